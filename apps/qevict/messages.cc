@@ -1,0 +1,35 @@
+#include "messages.h"
+
+#include <cstdio>
+
+namespace qevict::app {
+
+void print_error(std::string_view message) {
+  std::string line = "qevict: error: ";
+  for (const char c : message) line += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? ' ' : c;
+  line += '\n';
+  std::fwrite(line.data(), 1, line.size(), stderr);
+}
+
+int fail(const Error& error) {
+  print_error(error.message);
+  switch (error.kind) {
+    case Error::Kind::invalid:
+      return kExitUsage;
+    case Error::Kind::interrupted:
+      return kExitInterrupted;
+    case Error::Kind::internal:
+    case Error::Kind::io:
+    case Error::Kind::unsupported:
+    case Error::Kind::too_long:
+      break;
+  }
+  return kExitFailure;
+}
+
+void print_note(std::string_view message) {
+  const std::string line = std::string(message) + '\n';
+  std::fwrite(line.data(), 1, line.size(), stderr);
+}
+
+}  // namespace qevict::app

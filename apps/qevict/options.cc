@@ -1,0 +1,297 @@
+#include "options.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <functional>
+#include <limits>
+#include <random>
+
+#include "environment.h"
+#include "messages.h"
+
+namespace qevict::app {
+namespace {
+
+constexpr int kMaxInt = std::numeric_limits<int>::max();
+constexpr int kMaxThreads = 512;  // ggml's limit
+
+// The last long name in "-c,--ctx-size".
+std::string long_name(const std::string& flags) { return flags.substr(flags.rfind("--")); }
+
+[[noreturn]] void refuse(const std::string& flags, const std::string& why) {
+  throw CLI::ValidationError(long_name(flags), why);
+}
+
+int parse_int(const std::string& flags, const std::string& text, int low, int high) {
+  std::int64_t value = 0;
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (problem != std::errc{} || end != text.data() + text.size()) {
+    refuse(flags, fmt::format("'{}' is not a whole number", text));
+  }
+  if (value < low || value > high) {
+    refuse(flags, high == kMaxInt ? fmt::format("must be at least {}, got {}", low, text)
+                                  : fmt::format("must be from {} to {}, got {}", low, high, text));
+  }
+  return static_cast<int>(value);
+}
+
+// Takes the value of a library parser, or throws its message.
+template <class T>
+T taken(const std::string& flags, Result<T> result) {
+  if (!result) refuse(flags, result.error().message);
+  return *std::move(result);
+}
+
+BudgetBase parse_base(const std::string& text) {
+  if (text == "request") return BudgetBase::request;
+  if (text == "current") return BudgetBase::current;
+  if (text == "context") return BudgetBase::context;
+  refuse("--budget-base", fmt::format("'{}' is none of request, current, context", text));
+}
+
+template <class Names>
+std::string joined(const Names& names) {
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+}  // namespace
+
+CLI::Option* add_text(CLI::App& command, const std::string& flags, const std::string& type, const std::string& help,
+                      std::function<void(const std::string&)> store) {
+  return command.add_option_function<std::string>(flags, std::move(store), help)
+      ->type_name(type)
+      ->envname(variable_name(long_name(flags)));
+}
+
+CLI::Option* add_int(CLI::App& command, const std::string& flags, int low, int high, const std::string& help,
+                     std::function<void(int)> store) {
+  return add_text(command, flags, "N", help, [flags, low, high, store = std::move(store)](const std::string& text) {
+    store(parse_int(flags, text, low, high));
+  });
+}
+
+CLI::Option* add_number(CLI::App& command, const std::string& flags, const std::string& range,
+                        std::function<bool(double)> in_range, const std::string& help, float& target) {
+  return add_text(command, flags, "X", help,
+                  [flags, range, in_range = std::move(in_range), &target](const std::string& text) {
+                    double value = 0;
+                    const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
+                    if (problem != std::errc{} || end != text.data() + text.size() || !std::isfinite(value)) {
+                      refuse(flags, fmt::format("'{}' is not a number", text));
+                    }
+                    if (!in_range(value)) refuse(flags, fmt::format("must be {}, got {}", range, text));
+                    target = static_cast<float>(value);
+                  });
+}
+
+CLI::Option* add_switch(CLI::App& command, const std::string& flags, const std::string& help, bool& target) {
+  return command.add_flag(flags, target, help)->envname(variable_name(long_name(flags)));
+}
+
+void add_model_options(CLI::App& command, Options& options) {
+  add_text(command, "-m,--model", "FILE", "GGUF file (default: the embedded SmolLM2-135M-Instruct)",
+           [&](const std::string& text) { options.model = text; });
+  add_int(command, "-c,--ctx-size", 0, kMaxInt,
+          "most tokens, prompt and answer together (0: the model's trained length)",
+          [&](int value) { options.ctx_size = value; });
+  add_int(command, "-t,--threads", 1, kMaxThreads, "threads (default: one for each core)",
+          [&](int value) { options.threads = value; });
+  add_text(command, "--simd", "NAME", "instruction set of the attention kernels (`qevict info` lists them)",
+           [&](const std::string& text) { options.simd = text; });
+}
+
+void add_prompt_options(CLI::App& command, Options& options) {
+  add_text(command, "-p,--prompt", "TEXT", "the prompt, taken as it stands (no escapes)",
+           [&](const std::string& text) { options.prompt = text; });
+  add_text(command, "-f,--file", "FILE", "read the prompt from a file; - is standard input",
+           [&](const std::string& text) { options.file = text; });
+}
+
+void add_chat_options(CLI::App& command, Options& options) {
+  add_text(command, "--system", "TEXT", "the system message", [&](const std::string& text) { options.system = text; });
+  add_text(command, "--chat-template", "NAME|JINJA", "in place of the model file's own template",
+           [&](const std::string& text) { options.chat_template = text; });
+}
+
+void add_sampling_options(CLI::App& command, Options& options) {
+  SamplerOptions& sampling = options.sampling;
+  add_int(command, "-n,--n-predict", -1, kMaxInt, "most new tokens; -1: until the end of the text or of the context",
+          [&](int value) { options.n_predict = value; });
+  add_text(command, "-s,--seed", "N", "seed of the sampler (default: random, shown at the end)",
+           [&](const std::string& text) {
+             std::uint32_t seed = 0;
+             const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), seed);
+             if (text == "-1") return;  // llama.cpp's way to say "random"
+             if (problem != std::errc{} || end != text.data() + text.size()) {
+               refuse("--seed", fmt::format("'{}' is not a whole number from 0 to 4294967295", text));
+             }
+             options.seed = seed;
+           });
+  add_number(
+      command, "--temp", "0 or more", [](double x) { return x >= 0; },
+      fmt::format("temperature; 0 always takes the likeliest token (default {})", sampling.temperature),
+      sampling.temperature);
+  add_int(command, "--top-k", 0, kMaxInt,
+          fmt::format("sample from the K likeliest; 0: off (default {})", sampling.top_k),
+          [&](int value) { sampling.top_k = value; });
+  add_number(
+      command, "--top-p", "above 0 and at most 1", [](double x) { return x > 0 && x <= 1; },
+      fmt::format("nucleus sampling; 1: off (default {})", sampling.top_p), sampling.top_p);
+  add_number(
+      command, "--min-p", "from 0 to 1", [](double x) { return x >= 0 && x <= 1; },
+      fmt::format("least probability relative to the likeliest; 0: off (default {})", sampling.min_p), sampling.min_p);
+  add_number(
+      command, "--repeat-penalty", "above 0", [](double x) { return x > 0; },
+      fmt::format("penalty on the last {} tokens; 1: off (default {})", sampling.repeat_last_n,
+                  sampling.repeat_penalty),
+      sampling.repeat_penalty);
+  add_switch(command, "--ignore-eos", "never end at the model's end-of-text token", options.ignore_eos);
+}
+
+void add_cache_options(CLI::App& command, Options& options) {
+  CacheConfig& cache = options.cache;
+  add_text(command, "--kv-method", "NAME", fmt::format("`qevict methods` lists them (default {})", cache.method),
+           [&](const std::string& text) { cache.method = text; });
+  add_text(command, "--kv-budget", "20%|64MiB",
+           fmt::format("bytes of the whole cache, or percent of an f16 cache (default {:.0f}% of the context)",
+                       kDefaultBudgetRatio * 100),
+           [&](const std::string& text) {
+             cache.budget = taken("--kv-budget", Budget::parse(text));
+             options.budget_text = text;
+           });
+  add_text(command, "--budget-base", "BASE",
+           "what a percentage refers to: request (prompt + -n), current (the tokens so far) or context (-c)",
+           [&](const std::string& text) { cache.budget_base = parse_base(text); });
+  add_int(command, "--kv-window", 1, 256, "tokens that are kept, quantized or evicted together",
+          [&](int value) { cache.window_tokens = value; });
+  add_int(command, "--kv-sinks", 0, 4096, "first tokens, always at full precision",
+          [&](int value) { cache.sink_tokens = value; });
+  add_text(command, "--kv-recent", "auto|N|P%", "newest tokens, always at full precision",
+           [&](const std::string& text) { cache.recent = taken("--kv-recent", Recent::parse(text)); });
+  add_text(command, "--kv-quant-share", "P%", "of the routed bytes, to the quantized tier",
+           [&](const std::string& text) {
+             const std::string digits = text.ends_with('%') ? text.substr(0, text.size() - 1) : text;
+             double percent = 0;
+             const auto [end, problem] = std::from_chars(digits.data(), digits.data() + digits.size(), percent);
+             if (problem != std::errc{} || end != digits.data() + digits.size() || !text.ends_with('%') ||
+                 !(percent >= 0 && percent <= 100)) {
+               refuse("--kv-quant-share", fmt::format("must be from 0% to 100%, got '{}'", text));
+             }
+             cache.quantized_per_mille = static_cast<int>(std::lround(percent * 10));
+           });
+  add_int(command, "--kv-interval", 1, kMaxInt, "decode steps between two routings",
+          [&](int value) { cache.interval_steps = value; });
+  add_text(command, "--kv-ranking", "NAME", fmt::format("what ranks windows: {}", joined(ranking_names())),
+           [&](const std::string& text) {
+             if (std::ranges::find(ranking_names(), text) == ranking_names().end()) {
+               refuse("--kv-ranking", fmt::format("'{}' is none of {}", text, joined(ranking_names())));
+             }
+             cache.ranking = text;
+           });
+  command
+      .add_flag_callback(
+          "--no-promotion", [&] { cache.promotion = false; }, "quantized windows never return to full precision")
+      ->envname(variable_name("--no-promotion"));
+}
+
+void add_json_option(CLI::App& command, Options& options) {
+  add_switch(command, "--json", "one JSON object on standard output in place of text", options.json);
+}
+
+void add_print_settings_option(CLI::App& command, Options& options) {
+  add_switch(command, "--print-settings", "print the settings in force, seed included, before starting",
+             options.print_settings);
+}
+
+bool typed(const CLI::App& command, const std::string& long_flag) {
+  return std::ranges::any_of(command.parse_order(), [&](const CLI::Option* option) {
+    return "--" + option->get_lnames().front() == long_flag;
+  });
+}
+
+Result<void> settle(const CLI::App& command, Options& options) {
+  const Method* method = find_method(options.cache.method);
+  if (method != nullptr && !method->compresses && typed(command, "--kv-method") && !typed(command, "--kv-budget")) {
+    options.cache.budget = {};
+  }
+  if (!options.prompt || !options.file) return {};
+  const bool prompt_typed = typed(command, "--prompt");
+  if (prompt_typed == typed(command, "--file")) return invalid("--prompt and --file contradict each other: give one");
+  (prompt_typed ? options.file : options.prompt).reset();
+  return {};
+}
+
+Result<const Method*> require_method(const std::string& name) {
+  if (const Method* method = find_method(name)) return method;
+  std::vector<std::string> names;
+  for (const Method& method : methods()) names.emplace_back(method.name);
+  const std::string near = nearest(name, names);
+  return invalid("unknown --kv-method '{}'{}; known: {}", name,
+                 near.empty() ? std::string() : fmt::format(", did you mean {}?", near), joined(names));
+}
+
+Result<void> check_cache_options(const Options& options, const Method& method) {
+  const CacheConfig& cache = options.cache;
+  if (!method.compresses) {
+    if (cache.budget.bytes || (cache.budget.ratio && *cache.budget.ratio < 1)) {
+      return invalid("--kv-budget {} contradicts --kv-method {}, which keeps every token at full precision",
+                     options.budget_text, method.name);
+    }
+    const std::pair<bool, const char*> without_effect[] = {{cache.window_tokens.has_value(), "--kv-window"},
+                                                           {cache.sink_tokens.has_value(), "--kv-sinks"},
+                                                           {cache.recent.has_value(), "--kv-recent"},
+                                                           {cache.quantized_per_mille.has_value(), "--kv-quant-share"},
+                                                           {cache.interval_steps.has_value(), "--kv-interval"},
+                                                           {cache.ranking.has_value(), "--kv-ranking"},
+                                                           {cache.promotion.has_value(), "--no-promotion"}};
+    for (const auto& [given, flag] : without_effect) {
+      if (given)
+        return invalid("{} contradicts --kv-method {}, which keeps every token at full precision", flag, method.name);
+    }
+  }
+  if (method.codec.empty() && cache.promotion.has_value()) {
+    return invalid("--no-promotion contradicts --kv-method {}, which has no quantized tier", method.name);
+  }
+  if (method.codec.empty() && cache.quantized_per_mille.value_or(0) > 0) {
+    return invalid("--kv-quant-share contradicts --kv-method {}, which has no quantized tier", method.name);
+  }
+  if (cache.budget.bytes && cache.budget_base) {
+    return invalid("--budget-base is for percentages and contradicts --kv-budget {}", options.budget_text);
+  }
+  if (cache.budget_base == BudgetBase::request && options.n_predict == -1) {
+    return invalid("--budget-base request needs a number of new tokens, but -n is -1");
+  }
+  return {};
+}
+
+Result<void> complete(Options& options) {
+  options.sampling.seed = options.seed ? *options.seed : std::random_device{}();
+  if (options.model.empty()) {
+    options.model = QEVICT_DEFAULT_MODEL;
+    std::error_code ignored;
+    if (!std::filesystem::exists(options.model, ignored)) {
+      return io_error(
+          "no model: give one with -m FILE or QEVICT_MODEL (the default one, {}, is not there; "
+          "setup/setup.sh fetches it)",
+          options.model);
+    }
+  }
+  if (!options.simd.empty() && !force_simd_target(options.simd)) {
+    return invalid("--simd: '{}' is none of {}", options.simd, joined(simd_targets()));
+  }
+  return {};
+}
+
+SessionOptions session_options(const Options& options) {
+  return {.cache = options.cache, .n_threads = options.threads, .n_ctx = options.ctx_size};
+}
+
+GenerateOptions generate_options(const Options& options, int default_predict) {
+  return {.max_new = options.n_predict.value_or(default_predict),
+          .sampling = options.sampling,
+          .ignore_eos = options.ignore_eos};
+}
+
+}  // namespace qevict::app

@@ -1,0 +1,30 @@
+// A progress bar on stderr, drawn only if that is a terminal and the work lasts long enough to want one.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace qevict::app {
+
+class ProgressBar {
+ public:
+  explicit ProgressBar(std::string label);
+  ~ProgressBar() { finish(); }
+  ProgressBar(const ProgressBar&) = delete;
+  ProgressBar& operator=(const ProgressBar&) = delete;
+
+  void update(std::int64_t done, std::int64_t total);
+  void finish();  // wipes the bar
+  void set_label(std::string label) { label_ = std::move(label); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  std::string label_;
+  bool enabled_;
+  bool drawn_ = false;
+  Clock::time_point start_ = Clock::now();
+  Clock::time_point last_drawn_ = start_;
+};
+
+}  // namespace qevict::app

@@ -1,0 +1,173 @@
+#include "cache/head_cache.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace qevict {
+
+HeadCache::HeadCache(const CacheShape& shape, const LayoutRule& rule, const Rope& rope, ByteMeter& meter)
+    : shape_(shape), rule_(rule), rope_(&rope), meter_(&meter), payload_(rule.payload_bytes(shape)),
+      tail_keys_(meter, ByteKind::f16, 0),
+      tail_values_(meter, ByteKind::f16, 0),
+      tail_scores_(meter, ByteKind::metadata, 0) {}
+
+TokenView HeadCache::tail() const {
+  const auto n = static_cast<std::size_t>(tail_size_);
+  return {.keys = {tail_keys_.as<Half>(), n * static_cast<std::size_t>(shape_.key_dim)},
+          .values = {tail_values_.as<Half>(), n * static_cast<std::size_t>(shape_.value_dim)},
+          .scores = rule_.scores ? std::span<const float>{tail_scores_.as<float>(), n} : std::span<const float>{},
+          .first_position = tail_position_,
+          .n = tail_size_};
+}
+
+std::vector<Candidate> HeadCache::windows() const {
+  std::vector<Candidate> result;
+  result.reserve(static_cast<std::size_t>(full_index_.size() + code_index_.size()));
+  int f = 0;
+  int q = 0;
+  while (f < full_index_.size() || q < code_index_.size()) {
+    const bool take_full = q == code_index_.size() ||
+                           (f < full_index_.size() && full_index_[f].window < code_index_[q].window);
+    const WindowIndex::Entry entry = take_full ? full_index_[f++] : code_index_[q++];
+    const Buffer& scores = take_full ? full_scores_ : code_scores_;
+    result.push_back({.window = entry.window,
+                      .tier = take_full ? Tier::full : Tier::quantized,
+                      .score = rule_.scores ? scores.as<float>()[entry.slot] : 0.0f});
+  }
+  return result;
+}
+
+// --- Attention -----------------------------------------------------------------------------------------------------
+
+void HeadCache::append_runs(int begin, int end, std::vector<F16Run>& runs) const {
+  const int sinks = sink_tokens();
+  const int full_end = sinks + full_tokens();
+  const auto key_dim = static_cast<std::size_t>(shape_.key_dim);
+  const auto value_dim = static_cast<std::size_t>(shape_.value_dim);
+  const auto add = [&](const Half* keys, const Half* values, int first, int last) {
+    if (!runs.empty() && runs.back().keys + static_cast<std::size_t>(runs.back().n_tokens) * key_dim == keys &&
+        runs.back().values + static_cast<std::size_t>(runs.back().n_tokens) * value_dim == values) {
+      runs.back().n_tokens += last - first;
+    } else {
+      runs.push_back({.keys = keys, .values = values, .n_tokens = last - first, .first_token = first});
+    }
+  };
+  int at = begin;
+  if (at < std::min(end, sinks)) {
+    add(sink_keys_.as<Half>() + static_cast<std::size_t>(at) * key_dim,
+        sink_values_.as<Half>() + static_cast<std::size_t>(at) * value_dim, at, std::min(end, sinks));
+    at = std::min(end, sinks);
+  }
+  while (at < std::min(end, full_end)) {
+    const int window = (at - sinks) / rule_.zones.window;
+    const int offset = (at - sinks) % rule_.zones.window;
+    const int stop = std::min(end, sinks + (window + 1) * rule_.zones.window);
+    const auto token = static_cast<std::size_t>(full_index_[window].slot * rule_.zones.window + offset);
+    add(full_keys_.as<Half>() + token * key_dim, full_values_.as<Half>() + token * value_dim, at, stop);
+    at = stop;
+  }
+  if (at < end) {
+    const auto token = static_cast<std::size_t>(at - full_end);
+    add(tail_keys_.as<Half>() + token * key_dim, tail_values_.as<Half>() + token * value_dim, at, end);
+  }
+}
+
+void HeadCache::append_codes(int begin, int end, std::vector<CodeWindow>& codes) const {
+  for (int i = begin; i < end; ++i) {
+    const WindowIndex::Entry entry = code_index_[i];
+    codes.push_back({.record = records_.data() + static_cast<std::size_t>(entry.slot) * payload_,
+                     .position = static_cast<std::int32_t>(rule_.zones.first_position(static_cast<int>(entry.window)))});
+  }
+}
+
+HeadView HeadCache::view() const {
+  return {.f16 = {},
+          .codes = {},
+          .codec = rule_.codec,
+          .window = rule_.window_shape(shape_),
+          .head_data = {head_data_.data(), head_data_.size()},
+          .rope = rope_};
+}
+
+// --- Scores --------------------------------------------------------------------------------------------------------
+
+std::span<float> HeadCache::tail_scores() { return {tail_scores_.as<float>(), static_cast<std::size_t>(tail_size_)}; }
+float& HeadCache::full_score(int i) { return full_scores_.as<float>()[full_index_[i].slot]; }
+float& HeadCache::code_score(int i) { return code_scores_.as<float>()[code_index_[i].slot]; }
+
+// --- Growth --------------------------------------------------------------------------------------------------------
+
+void HeadCache::keep_scores(bool keep) {
+  QEVICT_CHECK(!routed_, "a routed head keeps the scores it was routed by");
+  if (rule_.scores == keep) return;
+  rule_.scores = keep;
+  tail_scores_ = Buffer(*meter_, ByteKind::metadata, keep ? static_cast<std::size_t>(tail_capacity_) * sizeof(float) : 0);
+  if (keep) std::fill_n(tail_scores_.as<float>(), tail_size_, 0.0f);
+}
+
+void HeadCache::reserve_tail(int capacity) {
+  QEVICT_CHECK(capacity >= tail_size_, "the tail keeps its tokens");
+  const auto tokens = static_cast<std::size_t>(capacity);
+  tail_keys_.resize(tokens * static_cast<std::size_t>(shape_.key_dim) * sizeof(Half));
+  tail_values_.resize(tokens * static_cast<std::size_t>(shape_.value_dim) * sizeof(Half));
+  if (rule_.scores) tail_scores_.resize(tokens * sizeof(float));
+  tail_capacity_ = capacity;
+}
+
+void HeadCache::append(const float* key, const float* value) {
+  QEVICT_CHECK(tail_size_ < tail_capacity_, "the f16 region is reserved at its largest");
+  const auto at = static_cast<std::size_t>(tail_size_);
+  Half* keys = tail_keys_.as<Half>() + at * static_cast<std::size_t>(shape_.key_dim);
+  Half* values = tail_values_.as<Half>() + at * static_cast<std::size_t>(shape_.value_dim);
+  for (int d = 0; d < shape_.key_dim; ++d) keys[d] = to_half(key[d]);
+  for (int d = 0; d < shape_.value_dim; ++d) values[d] = to_half(value[d]);
+  if (rule_.scores) tail_scores_.as<float>()[at] = 0.0f;
+  ++tail_size_;
+}
+
+void HeadCache::append(std::span<const Half> keys, std::span<const Half> values, std::span<const float> scores, int n) {
+  QEVICT_CHECK(tail_size_ + n <= tail_capacity_, "the f16 region is reserved at its largest");
+  const auto at = static_cast<std::size_t>(tail_size_);
+  const auto count = static_cast<std::size_t>(n);
+  std::memcpy(tail_keys_.as<Half>() + at * static_cast<std::size_t>(shape_.key_dim), keys.data(),
+              count * static_cast<std::size_t>(shape_.key_dim) * sizeof(Half));
+  std::memcpy(tail_values_.as<Half>() + at * static_cast<std::size_t>(shape_.value_dim), values.data(),
+              count * static_cast<std::size_t>(shape_.value_dim) * sizeof(Half));
+  if (rule_.scores) std::memcpy(tail_scores_.as<float>() + at, scores.data(), count * sizeof(float));
+  tail_size_ += n;
+}
+
+void HeadCache::keep_tail(const TokenView& tokens, std::int64_t keep_position, int capacity) {
+  const auto skip = static_cast<std::size_t>(keep_position - tokens.first_position);
+  const int n = tokens.n - static_cast<int>(skip);
+  QEVICT_CHECK(n >= 0 && n <= capacity, "what is left of the tail fits its reserve");
+  const auto count = static_cast<std::size_t>(n);
+  const auto key_dim = static_cast<std::size_t>(shape_.key_dim);
+  const auto value_dim = static_cast<std::size_t>(shape_.value_dim);
+  const bool in_place = tail_capacity_ == capacity;
+  Buffer keys, values, scores;
+  if (!in_place) {
+    keys = Buffer(*meter_, ByteKind::f16, static_cast<std::size_t>(capacity) * key_dim * sizeof(Half));
+    values = Buffer(*meter_, ByteKind::f16, static_cast<std::size_t>(capacity) * value_dim * sizeof(Half));
+    if (rule_.scores) scores = Buffer(*meter_, ByteKind::metadata, static_cast<std::size_t>(capacity) * sizeof(float));
+  }
+  // `tokens` may be the tail itself.
+  std::memmove((in_place ? tail_keys_ : keys).data(), tokens.keys.data() + skip * key_dim, count * key_dim * sizeof(Half));
+  std::memmove((in_place ? tail_values_ : values).data(), tokens.values.data() + skip * value_dim,
+               count * value_dim * sizeof(Half));
+  if (rule_.scores) {
+    std::memmove((in_place ? tail_scores_ : scores).data(), tokens.scores.data() + skip, count * sizeof(float));
+  }
+  if (!in_place) {
+    tail_keys_ = std::move(keys);
+    tail_values_ = std::move(values);
+    tail_scores_ = std::move(scores);
+  }
+  tail_position_ = keep_position;
+  tail_size_ = n;
+  tail_capacity_ = capacity;
+}
+
+}  // namespace qevict

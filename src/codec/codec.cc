@@ -1,0 +1,42 @@
+#include "codec/codec.h"
+
+#include "codec/kxvy.h"
+#include "codec/paper_int.h"
+
+namespace qevict {
+namespace {
+
+constexpr CodecRow kCodecs[] = {
+    PaperInt<2>::row("int2", "the paper's 2 bits, min/max; 4.25 true bits per element at D = 64, 4.125 at 128"),
+    PaperInt<4>::row("int4", "the paper's 4 bits, min/max; 6.25 true bits per element at D = 64, 6.125 at 128"),
+    Kxvy<2, 2>::row("k2v2",
+                    "2-bit keys, 2-bit values, Lloyd-Max; 2.125 true bits per element at D = 64, 2.0625 at 128"),
+    Kxvy<2, 3>::row("k2v3",
+                    "2-bit keys, 3-bit values, Lloyd-Max; 2.625 true bits per element at D = 64, 2.5625 at 128"),
+    Kxvy<2, 4>::row("k2v4",
+                    "2-bit keys, 4-bit values, Lloyd-Max; 3.125 true bits per element at D = 64, 3.0625 at 128"),
+    Kxvy<3, 2>::row("k3v2",
+                    "3-bit keys, 2-bit values, Lloyd-Max; 2.625 true bits per element at D = 64, 2.5625 at 128"),
+    Kxvy<3, 3>::row("k3v3",
+                    "3-bit keys, 3-bit values, Lloyd-Max; 3.125 true bits per element at D = 64, 3.0625 at 128"),
+    Kxvy<3, 4>::row("k3v4",
+                    "3-bit keys, 4-bit values, Lloyd-Max; 3.625 true bits per element at D = 64, 3.5625 at 128"),
+    Kxvy<4, 2>::row("k4v2",
+                    "4-bit keys, 2-bit values, Lloyd-Max; 3.125 true bits per element at D = 64, 3.0625 at 128"),
+    Kxvy<4, 3>::row("k4v3",
+                    "4-bit keys, 3-bit values, Lloyd-Max; 3.625 true bits per element at D = 64, 3.5625 at 128"),
+    Kxvy<4, 4>::row("k4v4",
+                    "4-bit keys, 4-bit values, Lloyd-Max; 4.125 true bits per element at D = 64, 4.0625 at 128"),
+};
+
+}  // namespace
+
+std::span<const CodecRow> codecs() { return kCodecs; }
+
+const CodecRow* find_codec(std::string_view name) {
+  for (const CodecRow& row : kCodecs)
+    if (row.name == name) return &row;
+  return nullptr;
+}
+
+}  // namespace qevict

@@ -1,0 +1,124 @@
+#include "codec/paper_int.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "base/check.h"
+
+namespace qevict {
+namespace {
+
+// Codes are made from the numbers as stored. Unrotated keys can leave the range of f16 by a little: hence saturated.
+struct Group {
+  Half scale;
+  Half zero;
+};
+
+Group group_of(float lowest, float highest, int bits) {
+  const float steps = static_cast<float>((1 << bits) - 1);
+  return {to_half_saturated(std::max((highest - lowest) / steps, 1e-8f)), to_half_saturated(lowest)};
+}
+
+std::uint8_t code_of(float value, float scale, float zero, int bits) {
+  if (scale == 0.0f) return 0;
+  const float steps = static_cast<float>((1 << bits) - 1);
+  const float clamped = std::clamp((value - zero) / scale, 0.0f, steps);
+  constexpr float kNoFraction = 0x1.8p23f;  // adding it rounds to the nearest integer, ties to even
+  return static_cast<std::uint8_t>(clamped + kNoFraction - kNoFraction);
+}
+
+void check_window(const PaperIntLayout& layout, std::size_t n_keys, std::size_t n_values, std::size_t record_bytes) {
+  const auto [tokens, key_dim, value_dim] = layout.shape;
+  QEVICT_CHECK(tokens > 0 && tokens % 4 == 0, "int codecs take windows of a multiple of 4 tokens");
+  QEVICT_CHECK(key_dim > 0 && key_dim % 2 == 0 && value_dim > 0 && value_dim % 2 == 0, "int codecs take even dims");
+  QEVICT_CHECK(n_keys == static_cast<std::size_t>(tokens) * key_dim, "the keys of one window");
+  QEVICT_CHECK(n_values == static_cast<std::size_t>(tokens) * value_dim, "the values of one window");
+  QEVICT_CHECK(record_bytes == layout.bytes(), "a record of window_bytes");
+}
+
+bool encode_window(const PaperIntLayout& layout, std::span<const float> keys, std::span<const float> values,
+                   std::span<std::byte> record) {
+  check_window(layout, keys.size(), values.size(), record.size());
+  if (!all_finite(keys) || !all_finite(values)) return false;
+  const auto [tokens, key_dim, value_dim] = layout.shape;
+
+  std::vector<std::uint8_t> codes(keys.size());
+  for (int d = 0; d < key_dim; ++d) {
+    float lowest = keys[d], highest = keys[d];
+    for (int t = 1; t < tokens; ++t) {
+      lowest = std::min(lowest, keys[t * key_dim + d]);
+      highest = std::max(highest, keys[t * key_dim + d]);
+    }
+    const Group group = group_of(lowest, highest, layout.bits);
+    store_half(record.subspan(layout.key_scales()), layout.key_slot(d), group.scale);
+    store_half(record.subspan(layout.key_zeros()), layout.key_slot(d), group.zero);
+    const float scale = to_float(group.scale), zero = to_float(group.zero);
+    for (int t = 0; t < tokens; ++t) codes[t * key_dim + d] = code_of(keys[t * key_dim + d], scale, zero, layout.bits);
+  }
+  pack_keys(layout.keys(), codes, record.subspan(layout.key_codes(), layout.keys().bytes()));
+
+  codes.resize(values.size());
+  for (int t = 0; t < tokens; ++t) {
+    const auto row = values.subspan(static_cast<std::size_t>(t) * value_dim, value_dim);
+    const auto [lowest, highest] = std::ranges::minmax(row);
+    const Group group = group_of(lowest, highest, layout.bits);
+    store_half(record.subspan(layout.value_scales()), t, group.scale);
+    store_half(record.subspan(layout.value_zeros()), t, group.zero);
+    const float scale = to_float(group.scale), zero = to_float(group.zero);
+    for (int d = 0; d < value_dim; ++d) codes[t * value_dim + d] = code_of(row[d], scale, zero, layout.bits);
+  }
+  pack_values(layout.values(), codes, record.subspan(layout.value_codes(), layout.values().bytes()));
+  return true;
+}
+
+void decode_window(const PaperIntLayout& layout, std::span<const std::byte> record, std::span<float> keys,
+                   std::span<float> values) {
+  check_window(layout, keys.size(), values.size(), record.size());
+  const auto [tokens, key_dim, value_dim] = layout.shape;
+
+  std::vector<std::uint8_t> codes(keys.size());
+  unpack_keys(layout.keys(), record.subspan(layout.key_codes(), layout.keys().bytes()), codes);
+  for (int d = 0; d < key_dim; ++d) {
+    const float scale = to_float(load_half(record.subspan(layout.key_scales()), layout.key_slot(d)));
+    const float zero = to_float(load_half(record.subspan(layout.key_zeros()), layout.key_slot(d)));
+    for (int t = 0; t < tokens; ++t) keys[t * key_dim + d] = zero + static_cast<float>(codes[t * key_dim + d]) * scale;
+  }
+
+  codes.resize(values.size());
+  unpack_values(layout.values(), record.subspan(layout.value_codes(), layout.values().bytes()), codes);
+  for (int t = 0; t < tokens; ++t) {
+    const float scale = to_float(load_half(record.subspan(layout.value_scales()), t));
+    const float zero = to_float(load_half(record.subspan(layout.value_zeros()), t));
+    for (int d = 0; d < value_dim; ++d)
+      values[t * value_dim + d] = zero + static_cast<float>(codes[t * value_dim + d]) * scale;
+  }
+}
+
+}  // namespace
+
+template <int kBits>
+std::size_t PaperInt<kBits>::window_bytes(WindowShape shape) {
+  return PaperIntLayout{shape, kBits}.bytes();
+}
+
+template <int kBits>
+std::size_t PaperInt<kBits>::head_bytes(WindowShape) {
+  return 0;
+}
+
+template <int kBits>
+bool PaperInt<kBits>::encode(WindowShape shape, std::span<const float> keys, std::span<const float> values,
+                             std::span<const std::byte>, std::span<std::byte> record) {
+  return encode_window({shape, kBits}, keys, values, record);
+}
+
+template <int kBits>
+void PaperInt<kBits>::decode(WindowShape shape, std::span<const std::byte> record, std::span<const std::byte>,
+                             std::span<float> keys, std::span<float> values) {
+  decode_window({shape, kBits}, record, keys, values);
+}
+
+template struct PaperInt<2>;
+template struct PaperInt<4>;
+
+}  // namespace qevict

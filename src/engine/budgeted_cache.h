@@ -1,0 +1,88 @@
+// A TieredCache that keeps to its byte budget: decides when to compress, and carries routing through rank, plan, apply.
+//
+// A sequence is a number of turns (prefill, then decode steps). While all tokens fit the budget in f16 with their
+// accumulators nothing is compressed; if the budget holds everything that may come, no accumulators exist either.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "cache/tiered_cache.h"
+#include "engine/cache_settings.h"
+#include "qevict/session.h"  // CacheReport
+
+namespace qevict {
+
+class BudgetedCache {
+ public:
+  // rope must outlive the cache.
+  BudgetedCache(const CacheShape& shape, const CacheSettings& settings, const Rope& rope, int n_ctx);
+
+  // Sets the budget for a turn of n_turn tokens and up to max_new decoded ones (-1: unknown). Errors: a budget that leaves
+  // no window. On error nothing has changed.
+  Result<void> begin_turn(int n_turn, int max_new);
+  // Bytes the cache may take by the end of the turn begun: its budget, or all of the turn's tokens in f16 if that is less.
+  std::size_t turn_bytes(int n_turn) const;
+  // What later rows of this layer's turn see besides their own tokens: compressed tiers. Empty while uncompressed.
+  std::span<const HeadView> past(int layer);
+  // Factor of each row's column sums: [n_rows], or empty if all are 1.
+  std::vector<float> row_weights(int n_rows) const;
+  // Takes in one layer of the turn: `prefill` holds the head's tail followed by the turn's tokens, and their sums.
+  Result<void> end_layer(int layer, int n_turn, const PrefillLayer& prefill);
+  // After the last layer.
+  void end_turn();
+
+  // Makes room for one more token in every head; may have to compress.
+  Result<void> begin_step();
+  // After the step's scores were added: routes if the step is one of the interval's.
+  Result<void> end_step();
+
+  TieredCache& tiers() { return tiers_; }
+  const TieredCache& tiers() const { return tiers_; }
+  float decay() const { return settings_.ranking == nullptr ? 1.0f : settings_.ranking->rule.decay; }
+  // Accumulators exist: the method ranks by attention, and not everything fits.
+  bool keeps_scores() const { return settings_.rule.scores && !turn_.everything_fits; }
+  std::int64_t n_tokens() const { return n_tokens_; }
+  // Cache fields of the report; workspace and prefill peaks are the session's.
+  CacheReport report() const;
+  // Tells of a layer's uncompressed keys and values that stand beside the cache.
+  void note_prefill(std::size_t layer_kv_bytes);
+
+ private:
+  // What a turn was promised; fixes the budget.
+  struct Turn {
+    BudgetBase base = BudgetBase::context;
+    std::int64_t base_tokens = 0;   // what a ratio refers to; unused if base is `current`
+    std::int64_t limit_tokens = 0;  // most tokens that may come
+    bool everything_fits = true;    // the budget holds them all in f16: no routing, no accumulators
+  };
+  Turn turn_for(int n_turn, int max_new) const;
+  std::size_t budget_bytes(const Turn& turn, std::int64_t n_tokens) const;  // C, not yet raised
+  std::size_t head_budget(const Turn& turn, std::int64_t n_tokens) const;
+  Result<HeadLayout> layout_for(const Turn& turn, std::int64_t n_tokens) const;
+  bool fits_uncompressed(std::int64_t n_tokens) const;
+  void reserve(HeadCache& head, std::int64_t n_tokens) const;
+  Result<void> route_head(int layer, int kv_head, const TokenView& tokens, const HeadLayout& layout);
+  Result<void> route_all();
+  void note_bytes();
+
+  CacheSettings settings_;
+  int n_ctx_;
+  TieredCache tiers_;
+  Turn turn_;
+  bool routed_ = false;  // some head is (then all are, or will be when the current turn ends)
+  std::int64_t n_tokens_ = 0;
+  std::int64_t turn_steps_ = 0;  // decode steps since the last prefill
+  std::int64_t event_ = 0;       // of the next routing
+  HeadLayout turn_layout_;       // of the routing at the current turn's end
+
+  std::vector<std::vector<F16Run>> past_runs_;      // [n_kv_heads], what past_ points to
+  std::vector<std::vector<CodeWindow>> past_codes_;
+  std::vector<HeadView> past_;
+  CacheReport totals_;  // counters and peaks so far
+  double bytes_sum_ = 0;
+  double full_bytes_sum_ = 0;
+};
+
+}  // namespace qevict

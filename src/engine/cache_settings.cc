@@ -1,0 +1,143 @@
+#include "engine/cache_settings.h"
+
+#include <algorithm>
+#include <string>
+
+#include "base/check.h"
+
+namespace qevict {
+namespace {
+
+template <class Names>
+std::string joined(const Names& names) {
+  std::string result;
+  for (const auto& name : names) {
+    if (!result.empty()) result += ", ";
+    result += name;
+  }
+  return result;
+}
+
+std::string method_names() {
+  std::vector<std::string_view> names;
+  for (const Method& method : methods()) names.push_back(method.name);
+  return joined(names);
+}
+
+// A value the user may have set, or the method's own; refused outside [low, high].
+Result<int> in_range(const char* name, const std::optional<int>& given, int otherwise, int low, int high) {
+  const int value = given.value_or(otherwise);
+  if (value < low || value > high) return invalid("{} must be between {} and {}, got {}", name, low, high, value);
+  return value;
+}
+
+const char* name_of(BudgetBase base) {
+  switch (base) {
+    case BudgetBase::context:
+      return "context";
+    case BudgetBase::request:
+      return "request";
+    case BudgetBase::current:
+      break;
+  }
+  return "current";
+}
+
+}  // namespace
+
+Result<CacheSettings> CacheSettings::from(const CacheConfig& config, int n_ctx) {
+  CacheSettings settings;
+  settings.method = find_method(config.method);
+  if (settings.method == nullptr) {
+    return invalid("unknown KV method \"{}\": the methods are {}", config.method, method_names());
+  }
+  const Method& method = *settings.method;
+  const bool changes_routing = config.window_tokens || config.sink_tokens || config.recent || config.quantized_per_mille ||
+                               config.interval_steps || config.ranking || config.promotion;
+  if (!method.compresses && changes_routing) {
+    return invalid("KV method \"{}\" keeps everything: windows, sinks, recent, shares, intervals, rankings and promotion do not apply to it",
+                   method.name);
+  }
+  if (!method.compresses && (config.budget.ratio || config.budget.bytes) && config.budget.ratio.value_or(0) != 1.0) {
+    return invalid("KV method \"{}\" keeps everything and takes no budget: choose another method, or leave the budget out",
+                   method.name);
+  }
+  if (config.budget.ratio && config.budget.bytes) return invalid("give the KV budget as a share or as bytes, not both");
+  if (config.budget.ratio && !(*config.budget.ratio > 0 && *config.budget.ratio <= 1)) {
+    return invalid("a KV budget must be above 0% and at most 100%, got {}%", *config.budget.ratio * 100);
+  }
+  if (config.budget.bytes && *config.budget.bytes == 0) return invalid("a KV budget must be above 0 bytes");
+  if (config.budget.bytes && config.budget_base) {
+    return invalid("a budget base says what a share refers to: it does not go with a budget of {} bytes", *config.budget.bytes);
+  }
+
+  const Result<int> window = in_range("the KV window", config.window_tokens, method.window_tokens, 1, 256);
+  const Result<int> sinks = in_range("KV sinks", config.sink_tokens, method.sink_tokens, 0, 128);
+  const Result<int> share =
+      in_range("the quantized share (per mille)", config.quantized_per_mille, method.quantized_per_mille, 0, 1000);
+  const Result<int> interval = in_range("the KV interval", config.interval_steps, method.interval_steps, 1, 4096);
+  for (const Result<int>* value : {&window, &sinks, &share, &interval}) {
+    if (!*value) return value->error();
+  }
+  if (*share > 0 && method.codec.empty()) {
+    return invalid("KV method \"{}\" has no quantized tier: a quantized share does not apply to it", method.name);
+  }
+  if (config.promotion && method.codec.empty()) {
+    return invalid("KV method \"{}\" has no quantized tier: promotion does not apply to it", method.name);
+  }
+
+  LayoutRule& rule = settings.rule;
+  rule.zones = {.sinks = *sinks, .window = *window, .recent = 0};
+  rule.interval = *interval;
+  rule.max_windows = n_ctx / *window + 1;
+  rule.scores = false;
+  settings.recent = config.recent.value_or(Recent{});
+  if (settings.recent.kind == Recent::Kind::tokens && settings.recent.value < 1) {
+    return invalid("the recent region must hold at least 1 token, got {}", settings.recent.value);
+  }
+  settings.budget = config.budget;
+  settings.budget_base = config.budget_base;
+  if (!method.compresses) return settings;
+
+  if (!method.codec.empty()) {
+    rule.codec = find_codec(method.codec);
+    QEVICT_CHECK(rule.codec != nullptr, "every row of the method table names a codec that exists");
+    if (*window % 4 != 0) {
+      return invalid("KV method \"{}\" packs tokens in fours: the KV window must be a multiple of 4, got {}", method.name, *window);
+    }
+    rule.quantized_per_mille = *share;
+    rule.ledger = Ledger::kept;
+  }
+  settings.promotion = config.promotion.value_or(method.promotion);
+  const std::string ranking = config.ranking.value_or(std::string(method.ranking));
+  settings.ranking = find_ranking(ranking);
+  if (settings.ranking == nullptr) {
+    return invalid("unknown KV ranking \"{}\": the rankings are {}", ranking, joined(ranking_names()));
+  }
+  rule.scores = settings.ranking->rule.kept;
+  return settings;
+}
+
+std::vector<Setting> CacheSettings::list() const {
+  std::vector<Setting> result = {{"kv-method", std::string(method->name)}};
+  if (!method->compresses) return result;
+  const auto add = [&](const char* name, std::string value) { result.push_back({name, std::move(value)}); };
+  add("kv-budget", budget.to_string());
+  if (!budget.bytes) {
+    const bool by_default = !budget.ratio && !budget_base;
+    add("budget-base", budget_base ? name_of(*budget_base) : by_default ? "context" : "request, or current if the length is unknown");
+  }
+  add("kv-window", std::to_string(rule.zones.window));
+  add("kv-sinks", std::to_string(rule.zones.sinks));
+  add("kv-recent", recent.to_string());
+  if (rule.codec != nullptr) {
+    add("kv-codec", std::string(rule.codec->name));
+    add("kv-quant-share", fmt::format("{}%", rule.quantized_per_mille / 10.0));
+    add("promotion", promotion ? "on" : "off");
+  }
+  add("kv-interval", std::to_string(rule.interval));
+  add("kv-ranking", std::string(ranking->name));
+  return result;
+}
+
+}  // namespace qevict

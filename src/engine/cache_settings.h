@@ -1,0 +1,29 @@
+// A CacheConfig read against its method's row: what the engine runs with.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "cache/layout.h"
+#include "qevict/cache_config.h"
+#include "qevict/method.h"
+#include "qevict/session.h"  // Setting
+#include "ranking/ranking.h"
+
+namespace qevict {
+
+struct CacheSettings {
+  const Method* method = nullptr;
+  const RankingRow* ranking = nullptr;  // null: the method ranks nothing
+  LayoutRule rule;
+  Recent recent;
+  Budget budget;
+  std::optional<BudgetBase> budget_base;  // as asked for
+  bool promotion = false;
+
+  // Errors: unknown names, listing the known ones; values out of range; overrides that contradict the method.
+  static Result<CacheSettings> from(const CacheConfig& config, int n_ctx);
+  std::vector<Setting> list() const;
+};
+
+}  // namespace qevict

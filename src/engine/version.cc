@@ -1,0 +1,7 @@
+#include "qevict/version.h"
+
+namespace qevict {
+
+std::string_view version() { return QEVICT_VERSION; }
+
+}  // namespace qevict

@@ -1,0 +1,53 @@
+// Divergence of a cache that is compressed while decoding from the full cache (evaluation.md 4.2).
+//
+// Per chunk: an exact prefill of `prefill_tokens`, compression, then the rest of the chunk one token at a time, teacher-forced,
+// with routing live; the full cache runs beside it in lock-step. The logits after the prefill are not scored (they are equal
+// by construction); those of every decode step but the last score the next token.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "eval/divergence.h"
+#include "qevict/session.h"
+
+namespace qevict {
+
+struct PerplexityOptions {
+  std::vector<CacheConfig> caches;  // each compared with the full cache
+  int chunk_tokens = 2304;
+  int prefill_tokens = 2048;
+  int max_chunks = 8;
+  int n_threads = 0;
+};
+
+struct DecodeBin {
+  int first_step = 1, last_step = 16;  // inclusive; the last bin is open
+  std::int64_t n_tokens = 0;
+  double kld = 0;
+  double same_top = 0;
+};
+
+struct PerplexityResult {
+  std::string method;
+  std::vector<Setting> settings;
+  DivergenceSummary divergence;
+  std::vector<DecodeBin> bins;
+  double kv_ratio_peak = 0;   // largest of any chunk, against an f16 cache of the whole chunk
+  double kv_ratio_mean = 0;   // over all steps, against the tokens so far
+  double kv_ratio_final = 0;
+  std::size_t kv_bytes_peak = 0;
+  std::size_t kv_bytes_full = 0;
+  double seconds_per_token = 0;  // of a decode step
+  std::int64_t promotions = 0, demotions = 0, evictions = 0;
+};
+
+// done of total tokens of work; false stops.
+using EvalProgress = std::function<bool(double share)>;
+
+// tokens: the whole text. Errors: fewer tokens than one chunk; what Session says.
+Result<std::vector<PerplexityResult>> eval_perplexity(const Model& model, std::span<const Token> tokens,
+                                                      const PerplexityOptions& options, const EvalProgress& progress = {});
+
+}  // namespace qevict

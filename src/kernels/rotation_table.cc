@@ -1,0 +1,155 @@
+#include "kernels/rotation_table.h"
+
+#include <cmath>
+#include <memory>
+#include <mutex>
+
+#include "codec/paper_int.h"
+
+namespace qevict {
+namespace {
+
+void fill_pairs(const Rope& rope, int padded_pairs, double position, double magnitude, float* row) {
+  for (int i = 0; i < padded_pairs; ++i) {
+    const double angle = i < rope.pairs() ? position * static_cast<double>(rope.frequency[i]) : 0.0;
+    row[i] = static_cast<float>(std::cos(angle) * magnitude);
+    row[padded_pairs + i] = static_cast<float>(std::sin(angle) * magnitude);
+  }
+}
+
+int padded_pairs_of(const Rope& rope) { return (rope.pairs() + 15) / 16 * 16; }
+
+std::int16_t fixed15(double x) { return static_cast<std::int16_t>(std::lrint(std::min(x * 32768.0, 32767.0))); }
+
+// The RoPE pair of a channel, -1 if it is not turned.
+int pair_of(const Rope& rope, int channel) {
+  if (channel >= 2 * rope.pairs()) return -1;
+  return rope.neox ? channel % rope.pairs() : channel / 2;
+}
+
+// A process meets as many ropes as it loads models: a short list, never shortened.
+template <class Table>
+const Table& kept_table(const Rope& rope, int key_dim, Table* (*make)(const Rope&, int)) {
+  struct Entry {
+    Rope rope;
+    int key_dim;
+    std::unique_ptr<const Table> table;
+    bool is_for(const Rope& other, int dim) const {
+      return key_dim == dim && rope.neox == other.neox && rope.magnitude == other.magnitude &&
+             rope.frequency == other.frequency;
+    }
+  };
+  static std::mutex mutex;
+  static std::vector<std::unique_ptr<const Entry>> entries;
+  thread_local const Entry* last = nullptr;
+  if (last != nullptr && last->is_for(rope, key_dim)) return *last->table;
+  const std::lock_guard<std::mutex> lock(mutex);
+  for (const auto& entry : entries) {
+    if (entry->is_for(rope, key_dim)) return *(last = entry.get())->table;
+  }
+  entries.push_back(
+      std::unique_ptr<const Entry>(new Entry{rope, key_dim, std::unique_ptr<const Table>(make(rope, key_dim))}));
+  return *(last = entries.back().get())->table;
+}
+
+}  // namespace
+
+BlockRows::BlockRows(std::size_t row_floats, std::function<void(double position, float* row)> fill)
+    : row_floats_(row_floats), fill_(std::move(fill)) {}
+
+BlockRows::~BlockRows() {
+  for (const std::atomic<const float*>& page : pages_) delete[] page.load();
+}
+
+const float* BlockRows::row(int block) const {
+  std::atomic<const float*>& slot = pages_[block / kRowsPerPage];
+  const float* page = slot.load(std::memory_order_acquire);
+  if (page == nullptr) {
+    // Two threads may make the same page; one is kept.
+    auto fresh = std::make_unique<float[]>(row_floats_ * kRowsPerPage);
+    const int first = block / kRowsPerPage * kRowsPerPage;
+    for (int i = 0; i < kRowsPerPage; ++i)
+      fill_(static_cast<double>(first + i) * kOffsets, fresh.get() + row_floats_ * i);
+    if (slot.compare_exchange_strong(page, fresh.get(), std::memory_order_acq_rel)) page = fresh.release();
+  }
+  return page + row_floats_ * (block % kRowsPerPage);
+}
+
+RotationTable::RotationTable(const Rope& rope)
+    : padded_pairs_(padded_pairs_of(rope)),
+      blocks_(std::size_t{2} * padded_pairs_, [rope](double position, float* row) {
+        fill_pairs(rope, padded_pairs_of(rope), position, rope.magnitude, row);
+      }) {
+  offsets_.resize(std::size_t{2} * padded_pairs_ * kOffsets);
+  for (int offset = 0; offset < kOffsets; ++offset)
+    fill_pairs(rope, padded_pairs_, offset, 1.0, offsets_.data() + std::size_t{2} * padded_pairs_ * offset);
+}
+
+const RotationTable& rotation_table(const Rope& rope) {
+  return kept_table<RotationTable>(rope, 0, [](const Rope& r, int) { return new RotationTable(r); });
+}
+
+bool CodeRotation::fits(const Rope& rope, int key_dim) {
+  if (key_dim % 32 != 0 || 2 * rope.pairs() > key_dim) return false;
+  // NeoX: the second members lie whole rows of registers behind the first.
+  return rope.neox ? 2 * rope.pairs() == key_dim && key_dim % 64 == 0 : rope.pairs() % 4 == 0;
+}
+
+CodeRotation::CodeRotation(const Rope& rope, int key_dim)
+    : key_dim_(key_dim),
+      slots_(key_dim),
+      blocks_(std::size_t{2} * key_dim, [rope, key_dim, this](double position, float* row) {
+        for (int i = 0; i < key_dim; ++i) {
+          const int pair = pair_of(rope, slots_[i].channel);
+          const double angle = pair < 0 ? 0.0 : position * static_cast<double>(rope.frequency[pair]);
+          row[i] = static_cast<float>(std::cos(angle) * magnitudes_[i]);
+          row[key_dim + i] = static_cast<float>(std::sin(angle) * magnitudes_[i]);
+        }
+      }) {
+  const PaperIntLayout layout{{.tokens = 8, .key_dim = key_dim, .value_dim = key_dim}, 2};
+  magnitudes_.resize(key_dim);
+  offsets_.resize(std::size_t{2} * key_dim * kOffsets);
+  const auto frequency = [&](int channel) {
+    const int pair = pair_of(rope, channel);
+    return pair < 0 ? 0.0 : static_cast<double>(rope.frequency[pair]);
+  };
+  for (int c = 0; c < key_dim; ++c) {
+    const int pair = pair_of(rope, c);
+    Slot& slot = slots_[layout.key_slot(c)];
+    slot = {c, c, 0.0f};
+    if (pair >= 0) {
+      const bool is_first = c == rope.first(pair);
+      slot = {c, is_first ? rope.second(pair) : rope.first(pair), is_first ? 1.0f : -1.0f};
+    }
+    magnitudes_[layout.key_slot(c)] = pair < 0 ? 1.0f : rope.magnitude;
+    const int in_registers = 4 * (c / 8 * 2 + c % 2) + c % 8 / 2;
+    for (int offset = 0; offset < kOffsets; ++offset) {
+      std::int16_t* row = offsets_.data() + std::size_t{2} * key_dim * offset;
+      row[in_registers] = fixed15(std::cos((offset + 3.5) * frequency(c)));
+      row[key_dim + in_registers] = fixed15(std::sin((offset + 3.5) * frequency(c)));
+    }
+  }
+  for (int p = 0; p < key_dim / 8; ++p) {
+    // First members of the register pair: an even register (its pair is the odd one), or a register of the first half.
+    const int first_register = rope.neox ? p : 2 * p;
+    double largest = 0.0;
+    for (int lane = 0; lane < 32; ++lane) {
+      const int channel = first_register / 2 * 8 + first_register % 2 + lane % 4 * 2;
+      const double angle = (lane / 4 - 3.5) * frequency(channel);
+      largest = std::max(largest, std::abs(angle));
+      in_window_.push_back(fixed15(std::cos(angle)));
+    }
+    for (int lane = 0; lane < 32; ++lane) {
+      const int channel = first_register / 2 * 8 + first_register % 2 + lane % 4 * 2;
+      in_window_.push_back(fixed15(std::sin((lane / 4 - 3.5) * frequency(channel))));
+    }
+    // An error of `largest`, or of its half square, times a key: small beside a step of the key's codes.
+    turns_.push_back(largest < 1e-3 ? Turn::none : largest < 0.03 ? Turn::small : Turn::full);
+  }
+}
+
+const CodeRotation& code_rotation(const Rope& rope, int key_dim) {
+  return kept_table<CodeRotation>(rope, key_dim, [](const Rope& r, int dim) { return new CodeRotation(r, dim); });
+}
+
+}  // namespace qevict

@@ -1,0 +1,42 @@
+// Walks the f16 tokens of a head, over runs that may be cut at any token.
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/attention.h"
+
+namespace qevict {
+
+// Row pointers of consecutive tokens [begin, end), a tile at a time.
+class TokenRows {
+ public:
+  enum class Of { keys, values };
+  TokenRows(const HeadView& head, int begin, int end, Of of, int dim)
+      : run_(head.f16.data()), last_run_(run_ + head.f16.size()), token_(begin), end_(end), of_(of), dim_(dim) {
+    while (run_ != last_run_ && run_->first_token + run_->n_tokens <= token_) ++run_;
+  }
+
+  // Fills up to `capacity` pointers and returns how many; 0 at the end.
+  int next(const Half** rows, int capacity) {
+    int count = 0;
+    while (count < capacity && token_ < end_ && run_ != last_run_) {
+      const int within = token_ - run_->first_token;
+      const int n = std::min({capacity - count, end_ - token_, run_->n_tokens - within});
+      const Half* row = (of_ == Of::keys ? run_->keys : run_->values) + std::ptrdiff_t{within} * dim_;
+      for (int i = 0; i < n; ++i, row += dim_) rows[count++] = row;
+      token_ += n;
+      if (within + n == run_->n_tokens) ++run_;
+    }
+    return count;
+  }
+
+ private:
+  const F16Run* run_;
+  const F16Run* last_run_;
+  int token_;
+  int end_;
+  Of of_;
+  int dim_;
+};
+
+}  // namespace qevict

@@ -1,0 +1,28 @@
+#include "ranking/ranking.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "ranking/rankings.h"
+
+namespace qevict {
+namespace {
+
+constexpr RankingRow kRankings[] = {kCumulative, kDecayed, kObserved, kRecency};
+
+}  // namespace
+
+float ScoreRule::row_weight(int row, int n_rows) const {
+  const int age = n_rows - 1 - row;
+  if (observed_rows > 0 && age >= observed_rows) return 0;
+  return decay == 1 ? 1.0f : static_cast<float>(std::pow(static_cast<double>(decay), age));
+}
+
+std::span<const RankingRow> rankings() { return kRankings; }
+
+const RankingRow* find_ranking(std::string_view name) {
+  const auto row = std::find_if(std::begin(kRankings), std::end(kRankings), [&](const RankingRow& r) { return r.name == name; });
+  return row == std::end(kRankings) ? nullptr : row;
+}
+
+}  // namespace qevict

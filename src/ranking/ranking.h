@@ -1,0 +1,39 @@
+// Rankings score windows; the router keeps the best. One file per ranking, one row each in kRankings (ranking.cc).
+//
+// Sinks and the recent region are the cache's business: a ranking cannot evict them and needs no magic scores. Rankings
+// that follow attention say how their accumulators change (ScoreRule); the kernels' by-products do the rest. Others
+// override score().
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "cache/routing_plan.h"
+
+namespace qevict {
+
+// How the accumulator S(i) of a token or window follows the attention rows ā_t(i) (qevict.md section 3):
+// in prefill S = sum over rows t of weight(t) * ā_t^power, per decode step S <- decay * S + ā^power.
+struct ScoreRule {
+  bool kept = true;       // false: no accumulators exist at all
+  float decay = 1;        // γ, per token
+  int observed_rows = 0;  // of a prefill, only the last rows count; 0 = all
+  // Weight of row `row` of a prefill of n_rows.
+  float row_weight(int row, int n_rows) const;
+  bool uniform() const { return decay == 1 && observed_rows == 0; }  // every weight is 1
+};
+
+struct RankingRow {
+  std::string_view name;     // as users type it
+  std::string_view summary;  // one line
+  ScoreRule rule;
+  // Turns candidates' accumulators into scores, in place; null: the accumulator is the score.
+  void (*score)(std::span<Candidate> candidates) = nullptr;
+};
+
+std::span<const RankingRow> rankings();
+// Null if there is none of that name.
+const RankingRow* find_ranking(std::string_view name);
+
+}  // namespace qevict

@@ -1,0 +1,7 @@
+// The rows that ranking.cc collects, each defined in the file of its name.
+#pragma once
+
+#include "ranking/cumulative.h"  // IWYU pragma: export
+#include "ranking/decayed.h"     // IWYU pragma: export
+#include "ranking/observed.h"    // IWYU pragma: export
+#include "ranking/recency.h"     // IWYU pragma: export
