@@ -198,6 +198,7 @@ int run(Options& options, const BenchOptions& bench) {
   if (bench.n_prompt == 0 && bench.n_gen == 0) return fail(invalid("-p 0 with -n 0 leaves nothing to measure"));
   // The default budget is that of the request here, so that it means the same at every depth.
   if (!options.cache.budget.ratio && !options.cache.budget.bytes) options.cache.budget.ratio = kDefaultBudgetRatio;
+  if (options.cache.budget.ratio && !options.cache.budget_base) options.cache.budget_base = BudgetBase::request;
   if (const Result<void> checked = check(options); !checked) return fail(checked.error());
   if (const Result<void> completed = complete(options); !completed) return fail(completed.error());
   const Result<Model> model = Model::load(options.model);

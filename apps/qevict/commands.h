@@ -15,5 +15,6 @@ Command add_chat(CLI::App& command, Options& options);
 Command add_info(CLI::App& command, Options& options);
 Command add_methods(CLI::App& command, Options& options);
 Command add_bench(CLI::App& command, Options& options);
+Command add_eval(CLI::App& command, Options& options);
 
 }  // namespace qevict::app

@@ -10,6 +10,10 @@ namespace qevict::app {
 Result<std::unique_ptr<Loaded>> Loaded::open(Options& options, const GenerateOptions& generate) {
   Result<Model> model = Model::load(options.model, {.chat_template = options.chat_template});
   if (!model) return model.error();
+  CacheConfig& cache = options.cache;
+  if (cache.budget.ratio && !cache.budget_base) {  // named, so that the settings show what is in force
+    cache.budget_base = generate.max_new >= 0 ? BudgetBase::request : BudgetBase::current;
+  }
   // The session keeps a reference to the model, so it is made once the model has its place.
   auto loaded = std::unique_ptr<Loaded>(new Loaded(*std::move(model)));
   Result<Session> session = Session::create(loaded->model_, session_options(options));

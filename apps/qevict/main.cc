@@ -23,6 +23,7 @@ constexpr CommandRow kCommands[] = {
     {"info", "this build, this machine, and a model", add_info},
     {"methods", "the cache methods and rankings to choose from", add_methods},
     {"bench", "measure speed and memory, method beside method", add_bench},
+    {"eval", "measure what a compressed cache changes", add_eval},
 };
 
 // CLI11's own help without the variable behind every option: one footer says how they are named.

@@ -28,7 +28,8 @@ int fail(const Error& error) {
 }
 
 void print_note(std::string_view message) {
-  const std::string line = std::string(message) + '\n';
+  std::string line(message);
+  if (!line.ends_with('\n')) line += '\n';
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 

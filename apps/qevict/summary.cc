@@ -28,6 +28,23 @@ std::string duration_text(double ms) {
   return ms < 1000 ? fmt::format("{:.0f} ms", ms) : fmt::format("{:.2f} s", ms / 1e3);
 }
 
+// "settings   a 1, b 2, ..." in lines that fit a terminal.
+std::string settings_lines(const std::vector<Setting>& settings) {
+  constexpr std::size_t kWidth = 100;
+  std::string text;
+  std::string line = "settings  ";
+  for (std::size_t i = 0; i < settings.size(); ++i) {
+    const std::string item =
+        fmt::format(" {} {}{}", settings[i].name, settings[i].value, i + 1 < settings.size() ? "," : "");
+    if (line.size() + item.size() > kWidth && line.find_first_not_of(' ') != std::string::npos) {
+      text += line + "\n";
+      line = std::string(10, ' ');
+    }
+    line += item;
+  }
+  return text + line + "\n";
+}
+
 Json settings_json(const std::vector<Setting>& settings) {
   Json json = Json::object();
   for (const Setting& setting : settings) json[setting.name] = setting.value;
@@ -121,10 +138,7 @@ std::string summary_text(const ModelInfo& model, const Session& session, const R
   line("moved      {} promotions, {} demotions, {} evictions; {} of {} token entries evicted",
        count_text(report.promotions), count_text(report.demotions), count_text(report.evictions),
        count_text(report.tokens_evicted), count_text(entries));
-  std::string joined;
-  for (const Setting& setting : settings)
-    joined += fmt::format("{}{} {}", joined.empty() ? "" : ", ", setting.name, setting.value);
-  line("settings   {}", joined);
+  text += settings_lines(settings);
   return text;
 }
 

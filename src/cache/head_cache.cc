@@ -121,8 +121,8 @@ void HeadCache::append(const float* key, const float* value) {
   const auto at = static_cast<std::size_t>(tail_size_);
   Half* keys = tail_keys_.as<Half>() + at * static_cast<std::size_t>(shape_.key_dim);
   Half* values = tail_values_.as<Half>() + at * static_cast<std::size_t>(shape_.value_dim);
-  for (int d = 0; d < shape_.key_dim; ++d) keys[d] = to_half(key[d]);
-  for (int d = 0; d < shape_.value_dim; ++d) values[d] = to_half(value[d]);
+  for (int d = 0; d < shape_.key_dim; ++d) keys[d] = to_half_saturated(key[d]);
+  for (int d = 0; d < shape_.value_dim; ++d) values[d] = to_half_saturated(value[d]);
   if (rule_.scores) tail_scores_.as<float>()[at] = 0.0f;
   ++tail_size_;
 }

@@ -67,7 +67,7 @@ class HeadCache {
   // Room for `capacity` tokens in all while uncompressed, or in the tail once routed.
   void reserve_tail(int capacity);
   int tail_capacity() const { return tail_capacity_; }
-  // Appends one token with score 0, rounding to f16. REQUIRES: room. May run beside reads of other f16 tokens.
+  // Appends one token with score 0, rounding to f16 and saturating. REQUIRES: room. May run beside reads of other f16 tokens.
   void append(const float* key, const float* value);
   void append(std::span<const Half> keys, std::span<const Half> values, std::span<const float> scores, int n);
 

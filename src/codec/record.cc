@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "base/check.h"
 
@@ -87,6 +88,53 @@ void for_value_codes(const CodeShape& shape, int n, const Move& move) {
         move(stripes, apart * c + t % apart, g * (n / apart) + t / apart, shape.bits, t * shape.dim + g * lanes + c);
 }
 
+// Unpacking is on the path of kernels that have no form of their own: where all rows are whole, a row at a time. Calls
+// place(code index, lanes) with the codes of all streams.
+template <class Lane, class Place>
+void for_rows(const std::byte* part, int streams, int n_codes, int bits, const Place& place) {
+  constexpr int kLaneBits = 8 * sizeof(Lane), kMaxStreams = 64;
+  const unsigned mask = (1u << bits) - 1;
+  const auto row = [&](int r, Lane* lanes) {
+    std::memcpy(lanes, part + static_cast<std::size_t>(r) * streams * sizeof(Lane), streams * sizeof(Lane));
+  };
+  Lane low[kMaxStreams], high[kMaxStreams] = {}, codes[kMaxStreams];
+  for (int i = 0; i < n_codes; ++i) {
+    const int bit = i * bits, shift = bit % kLaneBits;
+    row(bit / kLaneBits, low);
+    if (shift + bits > kLaneBits) {
+      row(bit / kLaneBits + 1, high);
+      for (int s = 0; s < streams; ++s)
+        codes[s] = static_cast<Lane>((low[s] >> shift | high[s] << (kLaneBits - shift)) & mask);
+    } else {
+      for (int s = 0; s < streams; ++s) codes[s] = static_cast<Lane>(low[s] >> shift & mask);
+    }
+    place(i, codes);
+  }
+}
+
+bool unpack_key_rows(const CodeShape& shape, int n, const std::byte* part, std::uint8_t* codes) {
+  if (shape.lane_bits != 16 || shape.dim % 8 != 0 || shape.dim / 4 * shape.bits % 16 != 0) return false;
+  for_rows<std::uint16_t>(part, 4 * n, shape.dim / 4, shape.bits, [&](int i, const std::uint16_t* lanes) {
+    std::uint8_t* out = codes + i / 2 * 8 + i % 2;
+    for (int t = 0; t < n; ++t, out += shape.dim, lanes += 4)
+      for (int k = 0; k < 4; ++k) out[2 * k] = static_cast<std::uint8_t>(lanes[k]);
+  });
+  return true;
+}
+
+template <class Lane>
+bool unpack_value_rows(const CodeShape& shape, int n, const std::byte* part, std::uint8_t* codes) {
+  constexpr int kLaneBits = 8 * sizeof(Lane);
+  const int apart = shape.lane_bits == 8 ? 4 : 2, n_codes = shape.dim / 16 * (n / apart);
+  if (shape.lane_bits != kLaneBits || shape.dim % 16 != 0 || n_codes * shape.bits % kLaneBits != 0) return false;
+  for_rows<Lane>(part, 16 * apart, n_codes, shape.bits, [&](int i, const Lane* lanes) {
+    std::uint8_t* out = codes + i % (n / apart) * apart * shape.dim + i / (n / apart) * 16;
+    for (int c = 0; c < 16; ++c, lanes += apart)
+      for (int t = 0; t < apart; ++t) out[t * shape.dim + c] = static_cast<std::uint8_t>(lanes[t]);
+  });
+  return true;
+}
+
 // Calls block(first token, tokens) for each block of the window.
 template <class Block>
 void for_blocks(const CodeShape& shape, std::size_t n_codes, std::size_t part_bytes, const Block& block) {
@@ -107,7 +155,9 @@ void pack_keys(const CodeShape& shape, std::span<const std::uint8_t> codes, std:
 
 void unpack_keys(const CodeShape& shape, std::span<const std::byte> part, std::span<std::uint8_t> codes) {
   for_blocks(shape, codes.size(), part.size(), [&](int t, int n) {
-    for_key_codes(shape, n, Unpack{&part[shape.block_bytes(t)], &codes[t * shape.dim]});
+    const std::byte* from = &part[shape.block_bytes(t)];
+    std::uint8_t* to = &codes[t * shape.dim];
+    if (!unpack_key_rows(shape, n, from, to)) for_key_codes(shape, n, Unpack{from, to});
   });
 }
 
@@ -120,12 +170,18 @@ void pack_values(const CodeShape& shape, std::span<const std::uint8_t> codes, st
 
 void unpack_values(const CodeShape& shape, std::span<const std::byte> part, std::span<std::uint8_t> codes) {
   for_blocks(shape, codes.size(), part.size(), [&](int t, int n) {
-    for_value_codes(shape, n, Unpack{&part[shape.block_bytes(t)], &codes[t * shape.dim]});
+    const std::byte* from = &part[shape.block_bytes(t)];
+    std::uint8_t* to = &codes[t * shape.dim];
+    if (!unpack_value_rows<std::uint8_t>(shape, n, from, to) && !unpack_value_rows<std::uint16_t>(shape, n, from, to))
+      for_value_codes(shape, n, Unpack{from, to});
   });
 }
 
 bool all_finite(std::span<const float> values) {
-  return std::ranges::all_of(values, [](float value) { return std::isfinite(value); });
+  constexpr std::uint32_t kExponent = 0x7f800000u;
+  bool finite = true;
+  for (const float value : values) finite &= (std::bit_cast<std::uint32_t>(value) & kExponent) != kExponent;
+  return finite;
 }
 
 }  // namespace qevict

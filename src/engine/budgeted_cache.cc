@@ -112,8 +112,11 @@ std::span<const HeadView> BudgetedCache::past(int layer) {
 
 std::vector<float> BudgetedCache::row_weights(int n_rows) const {
   if (!keeps_scores() || settings_.ranking->rule.uniform()) return {};
-  std::vector<float> weights(static_cast<std::size_t>(n_rows));
-  for (int row = 0; row < n_rows; ++row) weights[static_cast<std::size_t>(row)] = settings_.ranking->rule.row_weight(row, n_rows);
+  const int tail = tiers_.heads().front().tail().n;
+  std::vector<float> weights(static_cast<std::size_t>(tail + n_rows));
+  for (int row = 0; row < n_rows; ++row) {
+    weights[static_cast<std::size_t>(tail + row)] = settings_.ranking->rule.row_weight(row, n_rows);
+  }
   return weights;
 }
 

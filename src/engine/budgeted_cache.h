@@ -26,7 +26,7 @@ class BudgetedCache {
   std::size_t turn_bytes(int n_turn) const;
   // What later rows of this layer's turn see besides their own tokens: compressed tiers. Empty while uncompressed.
   std::span<const HeadView> past(int layer);
-  // Factor of each row's column sums: [n_rows], or empty if all are 1.
+  // Factor of each row's column sums as PrefillLayer counts rows: [tail + n_rows], or empty if all are 1.
   std::vector<float> row_weights(int n_rows) const;
   // Takes in one layer of the turn: `prefill` holds the head's tail followed by the turn's tokens, and their sums.
   Result<void> end_layer(int layer, int n_turn, const PrefillLayer& prefill);

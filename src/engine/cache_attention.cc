@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "codec/record.h"  // all_finite
 
 namespace qevict {
 namespace {
@@ -91,7 +92,14 @@ void CacheAttention::run_task(int layer, std::size_t index, const float* q, cons
   const auto group = static_cast<std::size_t>(shape_.group);
   const auto key_dim = static_cast<std::size_t>(shape_.key_dim);
   const auto value_dim = static_cast<std::size_t>(shape_.value_dim);
-  if (task.appends) head.append(k + kv_head * key_dim, v + kv_head * value_dim);
+  if (task.appends) {
+    // Kernels may drop a NaN, so it must not get into the cache, or be the query.
+    if (!all_finite({q + kv_head * group * key_dim, group * key_dim}) || !all_finite({k + kv_head * key_dim, key_dim}) ||
+        !all_finite({v + kv_head * value_dim, value_dim})) {
+      return fail(layer, "a query, key or value is not finite");
+    }
+    head.append(k + kv_head * key_dim, v + kv_head * value_dim);
+  }
 
   thread_local std::vector<F16Run> runs;
   thread_local std::vector<CodeWindow> codes;
@@ -113,6 +121,9 @@ void CacheAttention::run_task(int layer, std::size_t index, const float* q, cons
   attend_decode(shape_, view, range, {q + kv_head * group * key_dim, group * key_dim}, model_->attention_scale,
                 {weights_.data() + task.weights, length * group}, length,
                 {.max = &max_[index * group], .denom = &denom_[index * group], .acc = &acc_[index * group * value_dim]});
+  for (std::size_t at = index * group; at < (index + 1) * group; ++at) {
+    if (!std::isfinite(max_[at]) || !std::isfinite(denom_[at])) return fail(layer, "the attention logits are not finite");
+  }
 }
 
 // Maximum and total denominator of each query head over all its ranges, as every thread that merges needs them.
@@ -215,8 +226,18 @@ void CacheAttention::add_scores(int layer_index, std::size_t index, std::span<co
   }
 }
 
+// The thread's share of [n_rows][width] queries, keys or values.
+void CacheAttention::check_rows(int layer, const float* rows, std::size_t width, int n_rows, int thread, int n_threads) noexcept {
+  const auto first_row = [&](int t) { return static_cast<std::size_t>(std::int64_t{n_rows} * t / n_threads); };
+  const std::size_t begin = first_row(thread) * width;
+  if (!all_finite({rows + begin, first_row(thread + 1) * width - begin})) fail(layer, "a query, key or value is not finite");
+}
+
 void CacheAttention::prefill_store(int layer, const float* k, const float* v, int n_tokens, int thread, int n_threads) noexcept {
   try {
+    const auto width = static_cast<std::size_t>(model_->n_kv_heads * model_->head_dim);
+    check_rows(layer, k, width, n_tokens, thread, n_threads);
+    check_rows(layer, v, width, n_tokens, thread, n_threads);
     prefill_->store(k, v, n_tokens, thread, n_threads);
   } catch (const std::exception& exception) {
     fail(layer, exception.what());
@@ -225,6 +246,7 @@ void CacheAttention::prefill_store(int layer, const float* k, const float* v, in
 
 void CacheAttention::prefill_attend(int layer, const float* q, int n_tokens, float* out, int thread, int n_threads) noexcept {
   try {
+    check_rows(layer, q, static_cast<std::size_t>(model_->n_heads * model_->head_dim), n_tokens, thread, n_threads);
     prefill_->attend(q, n_tokens, model_->attention_scale, out, thread, n_threads);
   } catch (const std::exception& exception) {
     fail(layer, exception.what());

@@ -51,6 +51,7 @@ class CacheAttention final : public Attention {
   float share(const Total& total, std::size_t task, std::size_t g) const;
   void merge_head(int layer_index, int kv_head, std::span<const Total> heads, float* out);
   void add_scores(int layer_index, std::size_t index, std::span<const Total> heads);
+  void check_rows(int layer, const float* rows, std::size_t width, int n_rows, int thread, int n_threads) noexcept;
   void fail(int layer, const char* what) noexcept;
 
   const ModelShape* model_;

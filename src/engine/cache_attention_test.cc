@@ -24,31 +24,20 @@ class EveryMethod : public testing::TestWithParam<std::string_view> {
  protected:
   const Method& method() const { return *find_method(GetParam()); }
 };
-std::vector<std::string_view> method_names() {
-  std::vector<std::string_view> names;
-  for (const Method& method : methods()) names.push_back(method.name);
-  return names;
-}
-std::string test_name(const testing::TestParamInfo<std::string_view>& info) {
-  std::string name(info.param);
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
-}
-INSTANTIATE_TEST_SUITE_P(Rows, EveryMethod, testing::ValuesIn(method_names()), test_name);
+INSTANTIATE_TEST_SUITE_P(Rows, EveryMethod, testing::ValuesIn(method_names()), method_test_name);
 
 TEST_P(EveryMethod, EqualsADoublePrecisionSoftmax) {
-  for (const int group : {1, 3, 7}) {
-    for (const int dim : {64, 80, 128}) {
-      const ModelShape shape = synthetic_shape(1, 2, group, dim);
-      SyntheticSequence sequence(shape, settings_of(config_of(method(), 0.3), kContext), kContext, 3);
-      sequence.check_against_reference(true);
-      ASSERT_TRUE(sequence.prefill(190, 120));
-      for (int step = 0; step < 70; ++step) ASSERT_TRUE(sequence.decode());
-      EXPECT_LT(sequence.errors().output, kOutputBound) << group << " " << dim;
-      EXPECT_LT(sequence.errors().score, kScoreBound) << group << " " << dim;
-      EXPECT_EQ(sequence.cache().report().compressing, method().compresses);
-    }
-  }
+  const auto run = [&](int group, int dim) {
+    SyntheticSequence sequence(synthetic_shape(1, 2, group, dim), settings_of(config_of(method(), 0.3), kContext), kContext, 3);
+    sequence.check_against_reference(true);
+    ASSERT_TRUE(sequence.prefill(150, 150));
+    for (int step = 0; step < 70; ++step) ASSERT_TRUE(sequence.decode());
+    EXPECT_LT(sequence.errors().output, kOutputBound) << group << " " << dim;
+    EXPECT_LT(sequence.errors().score, kScoreBound) << group << " " << dim;
+    EXPECT_EQ(sequence.cache().report().compressing, method().compresses);
+  };
+  for (const auto& [group, dim] : {std::pair{1, 80}, {7, 128}, {2, 96}, {1, 256}}) run(group, dim);
+  for_each_target([&] { run(3, 64); });
 }
 
 // A later turn attends to the tiers as they were when it began, and adds to the scores there.
@@ -134,16 +123,35 @@ TEST(CacheAttention, TheCheckSeesOneWrongCode) {
 }
 
 TEST(CacheAttention, NonFiniteNumbersAreAnErrorThatNamesTheLayer) {
-  const ModelShape shape = synthetic_shape(3, 1, 1, 64);
-  SyntheticSequence sequence(shape, settings_of({.method = "qevict-paper", .budget = {.ratio = 0.3, .bytes = {}}}, kContext),
-                             kContext, 9);
-  ASSERT_TRUE(sequence.prefill(100, 50));
-  const TokenView tail = sequence.cache().tiers().head(2, 0).tail();
-  const_cast<Half&>(tail.keys[5]) = Half{0x7e00};
-  const Result<void> failed = sequence.decode();
-  ASSERT_FALSE(failed);
-  EXPECT_EQ(failed.error().kind, Error::Kind::internal);
-  EXPECT_NE(failed.error().message.find("layer 2"), std::string::npos) << failed.error().message;
+  for (const char* name : {"full", "qevict-paper", "streaming-llm"}) {
+    for (const char kind : {'q', 'k', 'v'}) {
+      for (const float value : {NAN, INFINITY, -INFINITY}) {
+        for (const int position : {70, 110}) {  // in the prompt, and decoded
+          CacheConfig config{.method = name, .budget = {}};
+          if (config.method != "full") config.budget.ratio = 0.3;
+          SyntheticSequence sequence(synthetic_shape(3, 2, 2, 64), settings_of(config, kContext), kContext, 9);
+          sequence.break_value({.kind = kind, .layer = 2, .position = position, .value = value});
+          Result<void> fed = sequence.prefill(100, 50);
+          for (int step = 0; step < 20 && fed; ++step) fed = sequence.decode();
+          ASSERT_FALSE(fed) << name << " " << kind << " " << value << " " << position;
+          EXPECT_EQ(fed.error().kind, Error::Kind::internal);
+          EXPECT_NE(fed.error().message.find("layer 2"), std::string::npos) << fed.error().message;
+        }
+      }
+    }
+  }
+}
+
+// Finite numbers beyond f16 saturate, in prompts as in decoding.
+TEST(CacheAttention, KeysAndValuesBeyondF16Saturate) {
+  for (const int position : {70, 110}) {
+    SyntheticSequence sequence(synthetic_shape(1, 1, 1, 64), settings_of({.method = "full"}, kContext), kContext, 10, 0.001);
+    sequence.break_value({.kind = 'v', .layer = 0, .position = position, .value = 1e6f});
+    ASSERT_TRUE(sequence.prefill(100, 50));
+    for (int step = 0; step < 20; ++step) ASSERT_TRUE(sequence.decode());
+    const TokenView tail = sequence.cache().tiers().head(0, 0).tail();
+    EXPECT_EQ(to_float(tail.values[static_cast<std::size_t>(position * 64 + 63)]), 65504.0f);
+  }
 }
 
 }  // namespace

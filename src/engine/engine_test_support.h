@@ -111,6 +111,15 @@ class SyntheticSequence {
     return cache_.end_step();
   }
 
+  // One number of the stream is this instead.
+  struct Broken {
+    char kind = ' ';  // 'q', 'k' or 'v'
+    int layer = 0;
+    int position = 0;
+    float value = 0;
+  };
+  void break_value(const Broken& broken) { broken_ = broken; }
+
   // [n][heads][head_dim] of one layer: 'q', 'k' (with a mean per channel, as real keys have) or 'v'.
   std::vector<float> rows_of(char kind, int layer, int first, int n) const {
     std::vector<float> rows;
@@ -121,6 +130,7 @@ class SyntheticSequence {
         const double mean = kind == 'k' ? 0.5 * std::sin(7.0 * i) : 0;
         rows.push_back(static_cast<float>(mean + rng.normal() * (kind == 'q' ? sharpness_ : 1)));
       }
+      if (kind == broken_.kind && layer == broken_.layer && position == broken_.position) rows.back() = broken_.value;
     }
     return rows;
   }
@@ -287,10 +297,23 @@ class SyntheticSequence {
   CacheSettings settings_;
   int n_threads_ = 1;
   bool check_ = false;
+  Broken broken_;
   WorstErrors errors_;
   std::vector<float> output_;
   std::vector<Seed> seeds_;  // [n_kv_heads]
 };
+
+// Every row of the method table, as test parameters.
+inline std::vector<std::string_view> method_names() {
+  std::vector<std::string_view> names;
+  for (const Method& method : methods()) names.push_back(method.name);
+  return names;
+}
+inline std::string method_test_name(const testing::TestParamInfo<std::string_view>& one) {
+  std::string name(one.param);
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
 
 inline CacheSettings settings_of(const CacheConfig& config, int n_ctx) {
   Result<CacheSettings> settings = CacheSettings::from(config, n_ctx);

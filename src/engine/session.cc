@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "base/check.h"
+#include "codec/record.h"  // all_finite
 #include "base/memory.h"
 #include "engine/cache_attention.h"
 #include "engine/model_parts.h"
@@ -193,6 +194,11 @@ Result<void> Session::State::run_layer(int layer, std::span<float> hidden, int n
                                      last_row_only, *attention);
     if (!run) return run;
     if (Result<void> attended = attention->take_error(); !attended) return attended;
+    const int first_row = last_row_only ? rows - 1 : 0;
+    if (!all_finite(hidden.subspan(at + static_cast<std::size_t>(first_row) * n_embd,
+                                   static_cast<std::size_t>(rows - first_row) * n_embd))) {
+      return error_of(Error::Kind::internal, "layer {}: the hidden states of the prompt are not finite", layer);
+    }
     if (progress && !progress(static_cast<std::int64_t>(layer) * n_tokens + begin + rows,
                               static_cast<std::int64_t>(model_shape.n_layers) * n_tokens)) {
       return error_of(Error::Kind::interrupted, "stopped while reading the prompt");
@@ -210,8 +216,11 @@ Result<void> Session::decode(Token token) {
   if (token < 0 || token >= state.shape().n_vocab) {
     return invalid("token {} is not in the vocabulary of {} tokens", token, state.shape().n_vocab);
   }
+  if (Result<void> begun = state.cache->begin_step(); !begun) {
+    state.broken = begun.error().kind == Error::Kind::internal;  // else nothing has changed
+    return begun;
+  }
   state.broken = true;
-  if (Result<void> begun = state.cache->begin_step(); !begun) return begun;
   state.attention->begin_step();
   const auto position = static_cast<std::int32_t>(state.cache->n_tokens());
   if (Result<void> run = state.runner->decode(token, position, *state.attention, state.logits); !run) return run;

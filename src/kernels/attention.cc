@@ -21,7 +21,11 @@ void attend_decode(const HeadShape& shape, const HeadView& head, const TokenRang
                    float scale, std::span<float> weights, std::size_t weight_stride, const PartialView& out) {
   const KernelTable& kernels = active_kernels();
   const DecodeTask task{shape, head, range, query.data(), scale, weights.data(), weight_stride, out};
-  range.codes ? kernels.decode_codes(task) : kernels.decode_f16(task);
+  if (!range.codes) {
+    kernels.decode_f16(task);
+  } else if (kernels.decode_codes_fast == nullptr || !kernels.decode_codes_fast(task)) {
+    kernels.decode_codes(task);
+  }
 }
 
 void merge_partial(const HeadShape& shape, const PartialView& into, const PartialView& other) {

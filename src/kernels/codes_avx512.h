@@ -1,4 +1,4 @@
-// Decode over the paper's integer codes in AVX-512 with VNNI: operations that Highway 1.0.3 lacks. Internal.
+// Decode over codes in AVX-512 with VNNI: operations that Highway 1.0.3 lacks. Internal.
 #pragma once
 
 #include "kernels/kernel_table.h"
@@ -7,8 +7,8 @@ namespace qevict {
 
 bool cpu_has_avx512_vnni();
 
-// Whether decode_codes_avx512 can read this head's records; otherwise callers take the general path.
-bool fits_codes_avx512(const DecodeTask& task);
-void decode_codes_avx512(const DecodeTask& task);
+// Each returns false, having done nothing, if it cannot read this head's records; callers then take the general path.
+bool decode_paper_avx512(const DecodeTask& task);
+bool decode_kxvy_avx512(const DecodeTask& task);
 
 }  // namespace qevict

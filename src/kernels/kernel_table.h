@@ -51,26 +51,32 @@ struct StripeTask {
   // kKeyBlock.
   float* sums;
   const float* row_weights;  // of the first row, or null
-  float* scratch;            // stripe_scratch_floats()
-  std::size_t row_floats;    // of one row of logits in the scratch: all three segments
+  float* scratch;            // PrefillKernels::scratch_floats(), aligned to 64 bytes
+  std::size_t row_floats;    // columns of all three segments
 };
 
 inline constexpr int padded(int tokens) { return (tokens + kKeyBlock - 1) / kKeyBlock * kKeyBlock; }
 
-struct KernelTable {
-  std::string_view name;
-  void (*decode_f16)(const DecodeTask& task);
-  void (*decode_codes)(const DecodeTask& task);
-  WindowDecoder decode_window;
-  // Bytes of one head's packed keys (dim = key_dim) or values (value_dim); tokens is a multiple of kKeyBlock.
+struct PrefillKernels {
+  int stripe_rows;  // query rows handled together: a constant of the target
+  // Bytes of one head's packed keys (dim = key_dim) or values (value_dim); tokens is a multiple of kKeyBlock. Zero
+  // before the first pack().
   std::size_t (*packed_bytes)(int tokens, int dim);
+  std::size_t (*scratch_floats)(const HeadShape& shape, int n_rows, std::size_t row_floats);
   // Packs tokens [begin, end) of the f16 buffer.
   void (*pack)(const HeadShape& shape, const PackedHead& head, int begin, int end);
   void (*stripe)(const StripeTask& task);
 };
 
-// Floats of scratch that stripe() needs for up to n_rows rows, beside n_rows * group rows of logits.
-std::size_t stripe_scratch_floats(const HeadShape& shape, int n_rows, std::size_t row_floats);
+struct KernelTable {
+  std::string_view name;
+  void (*decode_f16)(const DecodeTask& task);
+  void (*decode_codes)(const DecodeTask& task);  // any codec
+  // Reads the codes of some codecs and shapes directly; returns false, having done nothing, for others. May be null.
+  bool (*decode_codes_fast)(const DecodeTask& task);
+  WindowDecoder decode_window;
+  PrefillKernels prefill;
+};
 
 const KernelTable& reference_kernels();
 // Tables of this machine, best first; the reference last.

@@ -13,7 +13,6 @@ namespace qevict {
 namespace {
 
 constexpr int kLanes = 8;       // of column sums; a constant, so that sums never depend on the machine
-constexpr int kStripeRows = 8;  // rows handled together, and dealt to one lane
 constexpr std::size_t kAlign = 64;
 
 struct FreeAligned {
@@ -46,7 +45,7 @@ struct PrefillLayer::State {
   int stored;    // capacity padded to kKeyBlock
 
   Buffer<Half> keys, values;                         // [head][stored][dim]
-  Buffer<std::byte> packed_keys, packed_values;      // [head][kernels.packed_bytes()]
+  Buffer<std::byte> packed_keys, packed_values;      // [head][packed bytes]
   std::size_t packed_key_bytes, packed_value_bytes;  // of one head
 
   std::span<const HeadView> past;
@@ -70,8 +69,8 @@ struct PrefillLayer::State {
     const auto total = static_cast<std::size_t>(n_kv_heads) * stored;
     keys = make_buffer<Half>(total * shape.key_dim);
     values = make_buffer<Half>(total * shape.value_dim);
-    packed_key_bytes = kernels.packed_bytes(stored, shape.key_dim);
-    packed_value_bytes = kernels.packed_bytes(stored, shape.value_dim);
+    packed_key_bytes = kernels.prefill.packed_bytes(stored, shape.key_dim);
+    packed_value_bytes = kernels.prefill.packed_bytes(stored, shape.value_dim);
     packed_keys = make_buffer<std::byte>(packed_key_bytes * n_kv_heads);
     packed_values = make_buffer<std::byte>(packed_value_bytes * n_kv_heads);
   }
@@ -141,7 +140,7 @@ void PrefillLayer::preload(int head, std::span<const Half> keys, std::span<const
   QEVICT_CHECK(s.n_rows == 0 && n <= s.capacity, "tokens kept from earlier come first");
   std::copy(keys.begin(), keys.end(), s.keys.get() + std::ptrdiff_t{head} * s.stored * s.shape.key_dim);
   std::copy(values.begin(), values.end(), s.values.get() + std::ptrdiff_t{head} * s.stored * s.shape.value_dim);
-  s.kernels.pack(s.shape, s.head(head), 0, n);
+  s.kernels.prefill.pack(s.shape, s.head(head), 0, n);
   s.size = n;
 }
 
@@ -163,7 +162,7 @@ void PrefillLayer::store(const float* k, const float* v, int n_rows, int thread,
   };
   copy(k, s.keys, s.shape.key_dim);
   copy(v, s.values, s.shape.value_dim);
-  for (int h = 0; h < s.n_kv_heads; ++h) s.kernels.pack(s.shape, s.head(h), s.first_row + begin, s.first_row + end);
+  for (int h = 0; h < s.n_kv_heads; ++h) s.kernels.prefill.pack(s.shape, s.head(h), s.first_row + begin, s.first_row + end);
 }
 
 void PrefillLayer::attend(const float* q, int n_rows, float scale, float* out, int thread, int /*n_threads*/) {
@@ -171,18 +170,20 @@ void PrefillLayer::attend(const float* q, int n_rows, float scale, float* out, i
   const int n_q_heads = s.n_kv_heads * s.shape.group;
   const std::size_t query_stride = static_cast<std::size_t>(n_q_heads) * s.shape.key_dim;
   const std::size_t out_stride = static_cast<std::size_t>(n_q_heads) * s.shape.value_dim;
-  ThreadScratch& scratch = s.scratch_of(thread, stripe_scratch_floats(s.shape, kStripeRows, s.row_floats));
+  const int stripe_rows = s.kernels.prefill.stripe_rows;
+  ThreadScratch& scratch =
+      s.scratch_of(thread, s.kernels.prefill.scratch_floats(s.shape, stripe_rows, s.row_floats));
   const int first = s.last_row_only ? n_rows - 1 : 0;  // of the chunk
   // A task is one lane of one head: its stripes in ascending order, so that sums do not depend on who runs it.
   for (int task; (task = s.next_task.fetch_add(1, std::memory_order_relaxed)) < s.n_kv_heads * kLanes;) {
     const int h = task / kLanes;
     const int lane = task % kLanes;
-    const int stripes_end = (s.first_row + n_rows + kStripeRows - 1) / kStripeRows;
-    for (int stripe = (s.first_row + first) / kStripeRows; stripe < stripes_end; ++stripe) {
+    const int stripes_end = (s.first_row + n_rows + stripe_rows - 1) / stripe_rows;
+    for (int stripe = (s.first_row + first) / stripe_rows; stripe < stripes_end; ++stripe) {
       if (stripe % kLanes != lane) continue;
-      const int row = std::max(stripe * kStripeRows - s.first_row, first);
-      const int end = std::min((stripe + 1) * kStripeRows - s.first_row, n_rows);
-      s.kernels.stripe({.shape = s.shape,
+      const int row = std::max(stripe * stripe_rows - s.first_row, first);
+      const int end = std::min((stripe + 1) * stripe_rows - s.first_row, n_rows);
+      s.kernels.prefill.stripe({.shape = s.shape,
                         .past = s.past_of(h),
                         .decode_window = s.kernels.decode_window,
                         .head = s.head(h),

@@ -90,7 +90,8 @@ ReferenceLayer reference_layer(const LayerInput& in, std::span<const TestHead> p
   return result;
 }
 
-constexpr double kError = 1e-5;
+// f32 throughout; products of two bf16 parts each on AMX.
+constexpr double kError = 1.5e-5;
 
 TEST(PrefillLayer, MatchesTheReferenceOnEveryTarget) {
   Rng rng(1);

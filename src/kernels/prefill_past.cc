@@ -23,7 +23,7 @@ struct Parts {
 
 }  // namespace
 
-std::size_t stripe_scratch_floats(const HeadShape& shape, int n_rows, std::size_t row_floats) {
+std::size_t StripeScratch::floats(const HeadShape& shape, int n_rows, std::size_t row_floats) {
   return Parts(shape, static_cast<std::size_t>(n_rows) * shape.group, row_floats).end;
 }
 

@@ -10,8 +10,9 @@ namespace qevict {
 
 inline constexpr float kMasked = -1e30f;  // a logit whose weight is exactly 0
 
-// Places of one stripe in its scratch.
+// Places of one stripe in its scratch, for kernels that keep a row of logits per query row.
 struct StripeScratch {
+  static std::size_t floats(const HeadShape& shape, int n_rows, std::size_t row_floats);
   explicit StripeScratch(const StripeTask& task);
   float* logits;         // [rows][row_floats], rows = n_rows * group
   float* query;          // [rows][key_dim] in the kernel's order, scaled

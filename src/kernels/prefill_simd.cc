@@ -229,7 +229,7 @@ void Stripe(const StripeTask& task) {
   }
 }
 
-PrefillKernels PrefillTable() { return {&PackedBytes, &Pack, &Stripe}; }
+PrefillKernels PrefillTable() { return {8, &PackedBytes, &StripeScratch::floats, &Pack, &Stripe}; }
 
 // NOLINTNEXTLINE(google-readability-namespace-comments)
 }  // namespace HWY_NAMESPACE

@@ -13,6 +13,7 @@ void decode(const DecodeTask& task) {
 }
 
 std::size_t packed_bytes(int, int) { return 0; }  // it reads the f16 buffer
+std::size_t scratch_floats(const HeadShape&, int, std::size_t) { return 0; }
 void pack(const HeadShape&, const PackedHead&, int, int) {}
 
 void stripe(const StripeTask& task) {
@@ -42,7 +43,8 @@ void stripe(const StripeTask& task) {
 }  // namespace
 
 const KernelTable& reference_kernels() {
-  static const KernelTable table{"reference", &decode, &decode, nullptr, &packed_bytes, &pack, &stripe};
+  static const KernelTable table{"reference", &decode, &decode, nullptr, nullptr,
+                                {8, &packed_bytes, &scratch_floats, &pack, &stripe}};
   return table;
 }
 

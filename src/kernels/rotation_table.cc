@@ -1,5 +1,6 @@
 #include "kernels/rotation_table.h"
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <mutex>
@@ -95,19 +96,30 @@ bool CodeRotation::fits(const Rope& rope, int key_dim) {
   return rope.neox ? 2 * rope.pairs() == key_dim && key_dim % 64 == 0 : rope.pairs() % 4 == 0;
 }
 
+bool CodeRotation::fits_windows(const HeadView& head, const TokenRange& range, int key_dim, int max_tokens) {
+  constexpr int kTokens = 8;
+  const int tokens = range.end - range.begin;
+  if (head.window.tokens != kTokens || tokens <= 0 || tokens > max_tokens || !fits(*head.rope, key_dim)) return false;
+  return std::all_of(
+      head.codes.begin() + range.begin / kTokens, head.codes.begin() + range.end / kTokens,
+      [](const CodeWindow& window) { return window.position >= 0 && window.position < kMaxTablePosition; });
+}
+
 CodeRotation::CodeRotation(const Rope& rope, int key_dim)
     : key_dim_(key_dim),
-      slots_(key_dim),
+      channels_(key_dim),
+      partners_(key_dim),
+      signs_(key_dim),
+      magnitudes_(key_dim),
       blocks_(std::size_t{2} * key_dim, [rope, key_dim, this](double position, float* row) {
         for (int i = 0; i < key_dim; ++i) {
-          const int pair = pair_of(rope, slots_[i].channel);
+          const int pair = pair_of(rope, channels_[i]);
           const double angle = pair < 0 ? 0.0 : position * static_cast<double>(rope.frequency[pair]);
           row[i] = static_cast<float>(std::cos(angle) * magnitudes_[i]);
           row[key_dim + i] = static_cast<float>(std::sin(angle) * magnitudes_[i]);
         }
       }) {
   const PaperIntLayout layout{{.tokens = 8, .key_dim = key_dim, .value_dim = key_dim}, 2};
-  magnitudes_.resize(key_dim);
   offsets_.resize(std::size_t{2} * key_dim * kOffsets);
   const auto frequency = [&](int channel) {
     const int pair = pair_of(rope, channel);
@@ -115,13 +127,12 @@ CodeRotation::CodeRotation(const Rope& rope, int key_dim)
   };
   for (int c = 0; c < key_dim; ++c) {
     const int pair = pair_of(rope, c);
-    Slot& slot = slots_[layout.key_slot(c)];
-    slot = {c, c, 0.0f};
-    if (pair >= 0) {
-      const bool is_first = c == rope.first(pair);
-      slot = {c, is_first ? rope.second(pair) : rope.first(pair), is_first ? 1.0f : -1.0f};
-    }
-    magnitudes_[layout.key_slot(c)] = pair < 0 ? 1.0f : rope.magnitude;
+    const int slot = layout.key_slot(c);
+    const bool is_first = pair >= 0 && c == rope.first(pair);
+    channels_[slot] = c;
+    partners_[slot] = pair < 0 ? c : is_first ? rope.second(pair) : rope.first(pair);
+    signs_[slot] = pair < 0 ? 0.0f : is_first ? 1.0f : -1.0f;
+    magnitudes_[slot] = pair < 0 ? 1.0f : rope.magnitude;
     const int in_registers = 4 * (c / 8 * 2 + c % 2) + c % 8 / 2;
     for (int offset = 0; offset < kOffsets; ++offset) {
       std::int16_t* row = offsets_.data() + std::size_t{2} * key_dim * offset;

@@ -3,10 +3,12 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <vector>
 
 #include "base/rope.h"
+#include "kernels/attention.h"
 
 namespace qevict {
 
@@ -64,6 +66,8 @@ class CodeRotation {
   CodeRotation(const Rope& rope, int key_dim);
   // Whether the register layout holds whole pairs.
   static bool fits(const Rope& rope, int key_dim);
+  // That, and windows of 8 tokens at positions of the table, between 1 and max_tokens of them in the range.
+  static bool fits_windows(const HeadView& head, const TokenRange& range, int key_dim, int max_tokens);
 
   const Turn* turns() const { return turns_.data(); }  // [key_dim / 8 register pairs]
   // [2][32] i16 of 2^15: cosines and sines of (token - 3.5) * frequency.
@@ -74,19 +78,16 @@ class CodeRotation {
   const float* block_row(int block) const { return blocks_.row(block); }
   // Magnitude of each channel in slot order: 1 where nothing turns.
   const float* magnitudes() const { return magnitudes_.data(); }
-  // Channel at a slot, and the other member of its pair (itself if none) with the sign it has in q turned backwards:
+  // Channel at each slot, and the other member of its pair (itself if none) with the sign it has in q turned backwards:
   // turned[c] = q[c] cos + sign q[partner] sin.
-  struct Slot {
-    int channel;
-    int partner;
-    float sign;
-  };
-  const Slot& slot(int index) const { return slots_[index]; }
+  const std::int32_t* channels() const { return channels_.data(); }
+  const std::int32_t* partners() const { return partners_.data(); }
+  const float* signs() const { return signs_.data(); }
 
  private:
   int key_dim_;
-  std::vector<Slot> slots_;
-  std::vector<float> magnitudes_;
+  std::vector<std::int32_t> channels_, partners_;
+  std::vector<float> signs_, magnitudes_;
   std::vector<Turn> turns_;
   std::vector<std::int16_t> in_window_;
   std::vector<std::int16_t> offsets_;

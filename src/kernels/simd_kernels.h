@@ -7,18 +7,14 @@ namespace qevict {
 
 struct DecodeKernels {
   void (*f16)(const DecodeTask& task);
-  void (*codes)(const DecodeTask& task);
+  void (*codes)(const DecodeTask& task);  // by the codec's decode()
   WindowDecoder window;
-};
-
-struct PrefillKernels {
-  std::size_t (*packed_bytes)(int tokens, int dim);
-  void (*pack)(const HeadShape& shape, const PackedHead& head, int begin, int end);
-  void (*stripe)(const StripeTask& task);
 };
 
 // Of the target that Highway's dispatch has chosen at this moment.
 DecodeKernels highway_decode_kernels();
 PrefillKernels highway_prefill_kernels();
+// Reads codes of some codecs and shapes directly; returns false, having done nothing, for others.
+bool (*highway_codes16())(const DecodeTask& task);
 
 }  // namespace qevict

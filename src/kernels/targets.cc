@@ -9,6 +9,7 @@
 #include "kernels/attention.h"
 #include "kernels/codes_avx512.h"
 #include "kernels/kernel_table.h"
+#include "kernels/prefill_amx.h"
 #include "kernels/simd_kernels.h"
 
 namespace qevict {
@@ -22,20 +23,15 @@ std::vector<KernelTable> highway_tables() {
     hwy::GetChosenTarget().Update(target);
     const DecodeKernels decode = highway_decode_kernels();
     const PrefillKernels prefill = highway_prefill_kernels();
-    tables.push_back({hwy::TargetName(target), decode.f16, decode.codes, decode.window, prefill.packed_bytes,
-                      prefill.pack, prefill.stripe});
+    tables.push_back(
+        {hwy::TargetName(target), decode.f16, decode.codes, highway_codes16(), decode.window, prefill});
   }
   hwy::SetSupportedTargetsForTest(0);
   hwy::GetChosenTarget().DeInit();
   return tables;
 }
 
-// Targets written in intrinsics: Highway's AVX3 with some entries replaced.
-void (*general_codes)(const DecodeTask& task) = nullptr;
-
-void codes_avx512_vnni(const DecodeTask& task) {
-  fits_codes_avx512(task) ? decode_codes_avx512(task) : general_codes(task);
-}
+bool codes_avx512(const DecodeTask& task) { return decode_paper_avx512(task) || decode_kxvy_avx512(task); }
 
 struct Targets {
   std::vector<KernelTable> tables;
@@ -43,13 +39,17 @@ struct Targets {
   std::atomic<const KernelTable*> active;
 
   Targets() : tables(highway_tables()) {
+    // Targets written in intrinsics: Highway's AVX3 with some entries replaced.
     const auto avx3 = std::find_if(tables.begin(), tables.end(), [](const KernelTable& t) { return t.name == "AVX3"; });
     if (avx3 != tables.end() && cpu_has_avx512_vnni()) {
       KernelTable vnni = *avx3;
       vnni.name = "AVX3_VNNI";
-      general_codes = avx3->decode_codes;
-      vnni.decode_codes = &codes_avx512_vnni;
-      tables.insert(avx3, vnni);
+      vnni.decode_codes_fast = &codes_avx512;
+      KernelTable amx = vnni;
+      amx.name = "AVX3_AMX";
+      amx.prefill = amx_prefill_kernels();
+      const auto at = tables.insert(avx3, vnni);
+      if (enable_amx_bf16()) tables.insert(at, amx);
     }
     for (const KernelTable& table : tables) list.push_back(&table);
     list.push_back(&reference_kernels());

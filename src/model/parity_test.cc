@@ -160,7 +160,7 @@ TEST_P(TinyParityHalf, LogitsEqualLibllamasWithAnF16Cache) {
   const std::string path = write();
   OurModel ours(path);
   const std::vector<std::int32_t> tokens = some_tokens(ours.shape().n_vocab);
-  expect_close(ours.logits(tokens, kPromptTokens, true), libllama_logits(path, tokens, GGML_TYPE_F16), 0.01f);
+  expect_close(ours.logits(tokens, kPromptTokens, true), libllama_logits(path, tokens, GGML_TYPE_F16), 0.02f);
 }
 
 TEST_P(TinyParity, PrefillAndDecodeAgree) {

@@ -1,0 +1,336 @@
+// What a cache holds, when it routes and what it costs, for every row of the method table, over random sequences.
+#include "engine/budgeted_cache.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "engine/engine_test_support.h"
+
+namespace qevict {
+namespace {
+
+constexpr int kContext = 512;
+const ModelShape kShape = synthetic_shape(2, 2, 2, 64);
+constexpr std::size_t kHeads = 4;
+constexpr std::size_t kTokenBytes = 4 * 64;
+
+CacheConfig config_of(std::string_view method, Budget budget, std::optional<BudgetBase> base = {}) {
+  CacheConfig config{.method = std::string(method), .budget = {}};
+  if (find_method(method)->compresses) {
+    config.budget = budget;
+    config.budget_base = base;
+  }
+  return config;
+}
+Budget share(double ratio) { return {.ratio = ratio, .bytes = {}}; }
+Budget bytes(std::size_t n) { return {.ratio = {}, .bytes = n}; }
+
+// Follows one sequence: what every head holds, and what moved between two looks.
+class Watcher {
+ public:
+  explicit Watcher(SyntheticSequence& sequence) : sequence_(&sequence), seen_(kHeads) {}
+
+  void look() {
+    const CacheReport report = sequence_->cache().report();
+    for (std::size_t i = 0; i < kHeads; ++i) look_at(i);
+    const TieredCache& tiers = sequence_->cache().tiers();
+    EXPECT_LE(report.bytes.total(), report.budget_effective);
+    EXPECT_GE(report.bytes_peak, report.bytes.total());
+    EXPECT_EQ(report.windows_full, count(Tier::full));
+    EXPECT_EQ(report.windows_quantized, count(Tier::quantized));
+    EXPECT_EQ(report.windows_evicted, count(Tier::evicted));
+    EXPECT_EQ(report.promotions, promotions_);
+    EXPECT_EQ(report.demotions, demotions_);
+    EXPECT_EQ(report.evictions, count(Tier::evicted));
+    if (report.compressing) {
+      EXPECT_EQ(report.bytes.total(), tiers.heads().front().layout().allocated_bytes() * kHeads);
+    } else {
+      const auto n = static_cast<std::size_t>(tiers.heads().front().tail_capacity());
+      EXPECT_EQ(report.bytes.f16, n * kTokenBytes * kHeads);
+      EXPECT_EQ(report.bytes.metadata, sequence_->cache().keeps_scores() ? n * 4 * kHeads : 0);
+      EXPECT_EQ(report.bytes.total(), report.bytes.f16 + report.bytes.metadata);
+    }
+  }
+
+ private:
+  std::int64_t count(Tier tier) const {
+    std::int64_t n = 0;
+    for (const auto& windows : seen_) n += std::count_if(windows.begin(), windows.end(), [&](const auto& w) { return w.second == tier; });
+    return n;
+  }
+
+  void look_at(std::size_t index) {
+    const int layer = static_cast<int>(index / 2);
+    const int kv_head = static_cast<int>(index % 2);
+    const HeadCache& head = sequence_->cache().tiers().head(layer, kv_head);
+    const Zones& zones = sequence_->cache().tiers().rule().zones;
+    const std::int64_t n = sequence_->cache().n_tokens();
+    const TokenView tail = head.tail();
+    ASSERT_EQ(head.n_tokens(), n);
+    ASSERT_EQ(tail.first_position, head.routed() ? zones.sinks + zones.window * head.windows_routed() : 0);
+    ASSERT_EQ(tail.first_position + tail.n, n);
+    std::map<std::int64_t, Tier> now;
+    std::int64_t previous = -1;
+    for (const Candidate& window : head.windows()) {
+      ASSERT_GT(window.window, previous) << "ascending, each window in one tier only";
+      ASSERT_LT(window.window, head.windows_routed());
+      previous = window.window;
+      now[window.window] = window.tier;
+    }
+    for (std::int64_t w = 0; w < head.windows_routed(); ++w) now.emplace(w, Tier::evicted);
+    for (const auto& [window, tier] : now) {
+      const auto before = seen_[index].find(window);
+      const Tier old = before == seen_[index].end() ? Tier::none : before->second;
+      ASSERT_TRUE(old != Tier::evicted || tier == Tier::evicted) << "eviction is for good";
+      promotions_ += old == Tier::quantized && tier == Tier::full;
+      demotions_ += old != Tier::quantized && tier == Tier::quantized;
+      if (tier == Tier::quantized) was_quantized_.insert({index, window});
+    }
+    seen_[index] = now;
+    if (!head.routed()) return;
+    const HeadLayout& layout = head.layout();
+    EXPECT_LE(head.full_windows(), layout.full_slots);
+    EXPECT_LE(head.quantized_windows(), layout.quantized_slots);
+    EXPECT_TRUE(tail.n >= layout.zones.recent || head.windows_routed() == routed_[index])
+        << "the newest are never routed, but what has left before the region grew does not come back";
+    routed_[index] = head.windows_routed();
+    EXPECT_LE(tail.n, layout.recent_capacity);
+    look_at_values(layer, kv_head, index, head, now);
+  }
+
+  // Every f16 token holds the key and value that were fed at its position, but for promoted windows.
+  void look_at_values(int layer, int kv_head, std::size_t index, const HeadCache& head, const std::map<std::int64_t, Tier>& now) {
+    const Zones& zones = sequence_->cache().tiers().rule().zones;
+    std::vector<std::int64_t> positions;
+    for (int i = 0; i < head.sink_tokens(); ++i) positions.push_back(i);
+    for (const auto& [window, tier] : now) {
+      for (int t = 0; tier == Tier::full && t < zones.window; ++t) {
+        const bool promoted = was_quantized_.count({index, window}) > 0;
+        positions.push_back(promoted ? -1 : zones.sinks + zones.window * window + t);
+      }
+    }
+    for (int i = 0; i < head.tail().n; ++i) positions.push_back(head.tail().first_position + i);
+    std::vector<F16Run> runs;
+    head.append_runs(0, head.f16_tokens(), runs);
+    std::size_t at = 0;
+    for (const F16Run& run : runs) {
+      for (int i = 0; i < run.n_tokens; ++i, ++at) {
+        ASSERT_LT(at, positions.size());
+        if (positions[at] < 0 || (at + static_cast<std::size_t>(head.n_tokens())) % 7 != 0) continue;  // a sample is enough
+        const auto first = static_cast<std::size_t>(kv_head * 64);
+        const std::vector<float> key = sequence_->rows_of('k', layer, static_cast<int>(positions[at]), 1);
+        const std::vector<float> value = sequence_->rows_of('v', layer, static_cast<int>(positions[at]), 1);
+        for (std::size_t d = 0; d < 64; ++d) {
+          ASSERT_EQ(run.keys[static_cast<std::size_t>(i) * 64 + d], to_half(key[first + d])) << "position " << positions[at];
+          ASSERT_EQ(run.values[static_cast<std::size_t>(i) * 64 + d], to_half(value[first + d])) << "position " << positions[at];
+        }
+      }
+    }
+    ASSERT_EQ(at, positions.size());
+  }
+
+  SyntheticSequence* sequence_;
+  std::vector<std::map<std::int64_t, Tier>> seen_;  // [heads]
+  std::map<std::size_t, std::int64_t> routed_;
+  std::set<std::pair<std::size_t, std::int64_t>> was_quantized_;
+  std::int64_t promotions_ = 0;
+  std::int64_t demotions_ = 0;
+};
+
+class EveryMethodsCache : public testing::TestWithParam<std::string_view> {};
+INSTANTIATE_TEST_SUITE_P(Rows, EveryMethodsCache, testing::ValuesIn(method_names()), method_test_name);
+
+// Prompts of few tokens, and such that sinks + length is every number modulo 8.
+TEST_P(EveryMethodsCache, HoldsEveryTokenOnceAtItsPosition) {
+  for (const int n : {1, 2, 7, 8, 9, 17, 96, 97, 98, 99, 100, 101, 102, 103}) {
+    for (const double ratio : {0.05, 0.2, 0.6}) {
+      SCOPED_TRACE(testing::Message() << n << " tokens, " << ratio);
+      SyntheticSequence sequence(kShape, settings_of(config_of(GetParam(), share(ratio)), kContext), kContext);
+      Watcher watcher(sequence);
+      ASSERT_TRUE(sequence.prefill(n, 40));
+      watcher.look();
+      for (int step = 0; step < 40 && !HasFailure(); ++step) {
+        ASSERT_TRUE(sequence.decode());
+        watcher.look();
+      }
+      ASSERT_FALSE(HasFailure());
+    }
+  }
+}
+
+TEST_P(EveryMethodsCache, KeepsItsBudgetThroughLaterTurns) {
+  for (const BudgetBase base : {BudgetBase::context, BudgetBase::request, BudgetBase::current}) {
+    for (const double ratio : {0.08, 0.3}) {
+      SyntheticSequence sequence(kShape, settings_of(config_of(GetParam(), share(ratio), base), kContext), kContext);
+      Watcher watcher(sequence);
+      for (const int turn : {30, 70, 1, 9, 120}) {
+        ASSERT_TRUE(sequence.prefill(turn, 21));
+        watcher.look();
+        for (int step = 0; step < 21 && !HasFailure(); ++step) {
+          ASSERT_TRUE(sequence.decode());
+          watcher.look();
+        }
+        ASSERT_FALSE(HasFailure()) << "turn of " << turn << ", " << ratio;
+      }
+    }
+  }
+}
+
+TEST_P(EveryMethodsCache, PrefillPeakIsOneLayerAndTheBudget) {
+  for (const int n : {64, 200, 448}) {
+    for (const double ratio : {0.1, 0.2, 0.5}) {
+      SyntheticSequence sequence(kShape, settings_of(config_of(GetParam(), share(ratio)), kContext), kContext);
+      ASSERT_TRUE(sequence.prefill(n, 20));
+      const CacheReport report = sequence.cache().report();
+      const auto padded_to_64 = static_cast<std::size_t>((n + 63) / 64 * 64);
+      EXPECT_LE(report.prefill_kv_peak, padded_to_64 * 2 * kTokenBytes + report.budget_effective) << n << " " << ratio;
+      EXPECT_GE(report.prefill_kv_peak, static_cast<std::size_t>(n) * 2 * kTokenBytes + report.bytes.total());
+    }
+  }
+}
+
+// Windows change tier at the end of a prompt and every `interval` steps, and at no other time.
+TEST_P(EveryMethodsCache, RoutesAtItsEventsOnly) {
+  const Method& method = *find_method(GetParam());
+  SyntheticSequence sequence(kShape, settings_of(config_of(GetParam(), share(0.3)), kContext), kContext);
+  ASSERT_TRUE(sequence.prefill(200, 100));
+  EXPECT_EQ(sequence.cache().report().routings, method.compresses ? 1 : 0);
+  for (int step = 1; step <= 100; ++step) {
+    const std::int64_t routed = sequence.cache().tiers().heads()[3].windows_routed();
+    const std::int64_t events = sequence.cache().report().routings;
+    ASSERT_TRUE(sequence.decode());
+    const bool event = method.compresses && step % method.interval_steps == 0;
+    EXPECT_EQ(sequence.cache().report().routings, events + event) << step;
+    if (!event) {
+      EXPECT_EQ(sequence.cache().tiers().heads()[3].windows_routed(), routed) << step;
+    }
+  }
+}
+
+// While all tokens so far fit in f16 with their accumulators nothing is demoted or evicted.
+TEST_P(EveryMethodsCache, CompressesNotBeforeItMust) {
+  const Method& method = *find_method(GetParam());
+  if (!method.compresses) return;
+  const CacheSettings settings = settings_of(config_of(GetParam(), share(0.6)), kContext);
+  SyntheticSequence sequence(kShape, settings, kContext);
+  ASSERT_TRUE(sequence.prefill(50, 100));
+  const std::size_t head_budget = sequence.cache().report().budget_effective / kHeads;  // r4's is raised
+  EXPECT_GE(head_budget, 150 * kTokenBytes * 6 / 10);
+  const auto most = static_cast<std::int64_t>(head_budget / (kTokenBytes + settings.rule.score_bytes()));
+  for (int n = 51; n <= 150; ++n) {
+    ASSERT_TRUE(sequence.decode());
+    const CacheReport report = sequence.cache().report();
+    EXPECT_EQ(report.compressing, n > most) << n;
+    if (n <= most) {
+      EXPECT_EQ(report.demotions + report.evictions + report.routings, 0);
+    }
+  }
+  EXPECT_EQ(sequence.cache().report().evictions + sequence.cache().report().demotions > 0, most < 150 - method.window_tokens);
+}
+
+TEST_P(EveryMethodsCache, ABudgetForEverythingIsExactlyFull) {
+  const std::size_t everything = 150 * kTokenBytes * kHeads;
+  const std::size_t context = kContext * kTokenBytes * kHeads;
+  struct Way {
+    Budget budget;
+    std::optional<BudgetBase> base;
+    int max_new;
+  };
+  const Way ways[] = {{share(1), {}, 60},           {share(1), BudgetBase::context, -1}, {share(1), BudgetBase::current, -1},
+                      {share(1), BudgetBase::request, 60}, {bytes(everything), {}, 60},  {bytes(context), {}, -1},
+                      {bytes(10 * context), {}, -1},       {share(0.30), BudgetBase::context, 60}};
+  SyntheticSequence full(kShape, settings_of({.method = "full"}, kContext), kContext);
+  ASSERT_TRUE(full.prefill(90, 60));
+  std::vector<std::vector<float>> expected = {full.output()};
+  for (int step = 0; step < 60; ++step) {
+    ASSERT_TRUE(full.decode());
+    expected.push_back(full.output());
+  }
+  for (const Way& way : ways) {
+    SyntheticSequence sequence(kShape, settings_of(config_of(GetParam(), way.budget, way.base), kContext), kContext);
+    ASSERT_TRUE(sequence.prefill(90, way.max_new));
+    EXPECT_TRUE(sequence.output() == expected[0]);
+    for (std::size_t step = 1; step <= 60; ++step) {
+      ASSERT_TRUE(sequence.decode());
+      ASSERT_TRUE(sequence.output() == expected[step]) << step;
+    }
+    const CacheReport report = sequence.cache().report();
+    EXPECT_FALSE(report.compressing);
+    EXPECT_EQ(report.bytes.metadata, 0u);
+    EXPECT_EQ(report.routings, 0);
+  }
+}
+
+TEST_P(EveryMethodsCache, ABudgetOfTheTokensSeenGrowsWithThem) {
+  if (!find_method(GetParam())->compresses) return;
+  for (const double ratio : {0.05, 0.25}) {
+    SyntheticSequence sequence(kShape, settings_of(config_of(GetParam(), share(ratio), BudgetBase::current), kContext), kContext);
+    ASSERT_TRUE(sequence.prefill(60, -1));
+    const std::size_t smallest = sequence.cache().report().budget_effective;
+    std::size_t effective = 0;
+    int slots = 0;
+    for (int n = 61; n <= 460; ++n) {
+      ASSERT_TRUE(sequence.decode());
+      const CacheReport report = sequence.cache().report();
+      EXPECT_EQ(report.base_tokens, n);
+      EXPECT_EQ(report.budget_bytes, ratio_of(ratio, static_cast<std::size_t>(n) * kTokenBytes * kHeads));
+      EXPECT_GE(report.budget_effective, std::max(report.budget_bytes, effective)) << n;
+      EXPECT_LE(report.bytes.total(), report.budget_effective) << n;
+      effective = report.budget_effective;
+      slots = report.full_slots + report.quantized_slots;
+    }
+    EXPECT_GE(effective, smallest);
+    if (ratio > 0.2) {
+      EXPECT_GE(slots * find_method(GetParam())->window_tokens, 32);
+    }
+  }
+}
+
+TEST(BudgetedCache, ARefusedTurnChangesNothing) {
+  SyntheticSequence sequence(kShape, settings_of(config_of("qevict-paper", bytes(1000)), kContext), kContext);
+  const Result<void> refused = sequence.prefill(100, 10);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().kind, Error::Kind::invalid);
+  EXPECT_NE(refused.error().message.find("1000"), std::string::npos) << refused.error().message;
+  EXPECT_EQ(sequence.cache().n_tokens(), 0);
+  EXPECT_EQ(sequence.cache().report().bytes.total(), 0u);
+  // The smallest workable one that the message names does work.
+  const std::size_t at = refused.error().message.find("at least ");
+  ASSERT_NE(at, std::string::npos);
+  const std::size_t smallest = std::stoul(refused.error().message.substr(at + 9));
+  SyntheticSequence workable(kShape, settings_of(config_of("qevict-paper", bytes(smallest)), kContext), kContext);
+  ASSERT_TRUE(workable.prefill(100, 10));
+  EXPECT_LE(workable.cache().report().bytes.total(), smallest);
+  SyntheticSequence too_small(kShape, settings_of(config_of("qevict-paper", bytes(smallest - kHeads)), kContext), kContext);
+  EXPECT_FALSE(too_small.prefill(100, 10));
+}
+
+// How a prompt is cut into chunks changes neither what is kept nor any number.
+TEST_P(EveryMethodsCache, ChunksChangeNothing) {
+  std::vector<float> expected;
+  for (const int chunk : {512, 1, 7, 64}) {
+    SyntheticSequence sequence(kShape, settings_of(config_of(GetParam(), share(0.25)), kContext), kContext);
+    std::vector<float> all;
+    for (const int turn : {130, 50}) {
+      ASSERT_TRUE(sequence.prefill(turn, 150, chunk));
+      all.insert(all.end(), sequence.output().begin(), sequence.output().end());
+      for (int step = 0; step < 20; ++step) {
+        ASSERT_TRUE(sequence.decode());
+        all.insert(all.end(), sequence.output().begin(), sequence.output().end());
+      }
+      for (const HeadCache& head : sequence.cache().tiers().heads()) {
+        for (const Candidate& window : head.windows()) {
+          all.push_back(static_cast<float>(window.window));
+          all.push_back(window.score);
+        }
+      }
+    }
+    if (expected.empty()) expected = all;
+    EXPECT_TRUE(all == expected) << "chunks of " << chunk;
+  }
+}
+
+}  // namespace
+}  // namespace qevict

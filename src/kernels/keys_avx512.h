@@ -1,0 +1,293 @@
+// Keys behind codes in AVX-512 with VNNI, shared by the codecs' files. Include it inside their target options, after
+// <immintrin.h>.
+//
+// One register holds 4 channels x 8 tokens of 16 bits (codec/record.h). A Source turns codes into integer keys, in units
+// of 2^-13 of the largest key that a pair of channels may hold in the chunk; the pair turns by the token's place in the
+// window; vpdpwssd multiplies by the query, which was turned back to the middle of the window.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "kernels/exp2_avx512.h"
+#include "kernels/kernel_table.h"
+#include "kernels/rotation_table.h"
+
+namespace qevict {
+namespace {
+
+constexpr int kTokens = 8;        // of a window
+constexpr int kChunk = 32;        // windows that share units
+constexpr int kMaxDim = 256;
+constexpr int kMaxHeads = 4;      // at once
+constexpr int kMaxTokens = 2 * kRangeTokens;  // of one call
+constexpr float kKeyUnit = 8192.0f;
+constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
+
+#define QEVICT_INLINE __attribute__((always_inline)) inline
+
+QEVICT_INLINE __m512 load_halves(const std::byte* from) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+}
+
+// Low 16 bits of the integers in even (as even lanes) and odd.
+QEVICT_INLINE __m512i interleave16(__m512 even, __m512 odd) {
+  return _mm512_mask_mov_epi16(_mm512_castps_si512(even), 0xAAAAAAAAu,
+                               _mm512_slli_epi32(_mm512_castps_si512(odd), 16));
+}
+
+QEVICT_INLINE __m512i broadcast64(const std::int16_t* from) {
+  return _mm512_set1_epi64(*reinterpret_cast<const long long*>(from));
+}
+
+struct alignas(64) Query {
+  float own[kMaxDim];        // slot order, scaled
+  float partner[kMaxDim];    // signed
+  float amplitude[kMaxDim];  // of the pair, times its magnitude
+};
+
+struct alignas(64) Chunk {
+  float zero_units[kMaxDim];   // slot order: 2^13 / largest key of the pair
+  float scale_units[kMaxDim];  // times 2^bits, since codes are fractions
+  float largest[kMaxDim];
+  std::int16_t query[kMaxHeads][2][kMaxDim];  // register order: turned to the block, and its partner
+  float logit_unit[kMaxHeads];
+  float query_units[kMaxHeads];
+};
+
+struct alignas(64) TurnedQuery {
+  std::int16_t own[kMaxHeads][kMaxDim];  // register order: turned to the middle of one window
+};
+
+// One head's windows and how their keys turn.
+struct Keys {
+  const DecodeTask& task;
+  const CodeRotation& rotation;
+  int dim;
+  bool neox;
+  int n_windows;
+  const CodeWindow* windows;
+
+  explicit Keys(const DecodeTask& t)
+      : task(t),
+        rotation(code_rotation(*t.head.rope, t.shape.key_dim)),
+        dim(t.shape.key_dim),
+        neox(t.head.rope->neox),
+        n_windows((t.range.end - t.range.begin) / kTokens),
+        windows(t.head.codes.data() + t.range.begin / kTokens) {}
+};
+
+inline bool fits_registers(const DecodeTask& task) {
+  return task.shape.key_dim <= kMaxDim &&
+         CodeRotation::fits_windows(task.head, task.range, task.shape.key_dim, kMaxTokens);
+}
+
+QEVICT_INLINE void prefetch_record(const Keys& keys, int window, std::size_t bytes) {
+  if (window >= keys.n_windows) return;
+  const char* record = reinterpret_cast<const char*>(keys.windows[window].record);
+  for (std::size_t b = 0; b < bytes; b += 64) _mm_prefetch(record + b, _MM_HINT_T0);
+}
+
+QEVICT_INLINE __m512 other_of_pair(const float* slots, int i, bool neox, int dim) {
+  if (!neox) return _mm512_permute_ps(_mm512_load_ps(slots + i), 0x4E);
+  return _mm512_load_ps(slots + (i < dim / 2 ? i + dim / 2 : i - dim / 2));
+}
+
+// Units of a chunk from the largest key of each channel (slot order); scale_factor: of scale_units over zero_units.
+inline void set_units(const Keys& keys, const float* reach, float scale_factor, Chunk& chunk) {
+  for (int i = 0; i < keys.dim; i += 16) {
+    const __m512 a = _mm512_load_ps(reach + i), b = other_of_pair(reach, i, keys.neox, keys.dim);
+    const __m512 largest =
+        _mm512_max_ps(_mm512_sqrt_ps(_mm512_fmadd_ps(a, a, _mm512_mul_ps(b, b))), _mm512_set1_ps(1e-20f));
+    _mm512_store_ps(chunk.largest + i, largest);
+    const __m512 units = _mm512_div_ps(_mm512_set1_ps(kKeyUnit), largest);
+    _mm512_store_ps(chunk.zero_units + i, units);
+    _mm512_store_ps(chunk.scale_units + i, _mm512_mul_ps(units, _mm512_set1_ps(scale_factor)));
+  }
+}
+
+// Units of the queries: the largest product of a query and a key of one pair is 2^13 * 2^13.
+template <int kHeads>
+void find_query_units(const Keys& keys, const Query* queries, Chunk& chunk) {
+  // Sums of dim / 2 such products, in two lanes, stay inside an int32.
+  const float amplitude = keys.dim <= 128 ? 8190.0f : 4095.0f;
+  for (int g = 0; g < kHeads; ++g) {
+    __m512 top = _mm512_set1_ps(1e-30f);
+    for (int i = 0; i < keys.dim; i += 16)
+      top = _mm512_max_ps(top, _mm512_mul_ps(_mm512_load_ps(queries[g].amplitude + i), _mm512_load_ps(chunk.largest + i)));
+    const float largest = _mm512_reduce_max_ps(top);
+    chunk.query_units[g] = amplitude / largest;
+    chunk.logit_unit[g] = largest / (amplitude * kKeyUnit);
+  }
+}
+
+// Queries turned back to the block of positions, in integers.
+template <int kHeads>
+void turn_queries(const Keys& keys, const Query* queries, int block, Chunk& chunk) {
+  const int dim = keys.dim;
+  const float* row = keys.rotation.block_row(block);
+  const __m512 magic = _mm512_set1_ps(kMagic);
+  for (int i = 0; i < dim; i += 32) {
+    __m512 cosine[2], sine[2];
+    for (int half = 0; half < 2; ++half) {
+      const __m512 largest = _mm512_load_ps(chunk.largest + i + 16 * half);
+      cosine[half] = _mm512_mul_ps(_mm512_loadu_ps(row + i + 16 * half), largest);
+      sine[half] = _mm512_mul_ps(_mm512_loadu_ps(row + dim + i + 16 * half), largest);
+    }
+    for (int g = 0; g < kHeads; ++g) {
+      const __m512 units = _mm512_set1_ps(chunk.query_units[g]);
+      __m512 own[2], other[2];
+      for (int half = 0; half < 2; ++half) {
+        const __m512 q = _mm512_mul_ps(_mm512_load_ps(queries[g].own + i + 16 * half), units);
+        const __m512 p = _mm512_mul_ps(_mm512_load_ps(queries[g].partner + i + 16 * half), units);
+        own[half] = _mm512_fmadd_ps(q, cosine[half], _mm512_fmadd_ps(p, sine[half], magic));
+        other[half] = _mm512_fmadd_ps(p, cosine[half], _mm512_fnmadd_ps(q, sine[half], magic));
+      }
+      _mm512_store_si512(chunk.query[g][0] + i, interleave16(own[0], own[1]));
+      _mm512_store_si512(chunk.query[g][1] + i, interleave16(other[0], other[1]));
+    }
+  }
+}
+
+// Queries turned on to the middle of one window.
+template <int kHeads>
+QEVICT_INLINE void turn_to_window(const Keys& keys, int position, const Chunk& chunk, TurnedQuery& turned) {
+  const std::int16_t* row = keys.rotation.offset_row(position % kOffsets);
+  for (int i = 0; i < keys.dim; i += 32) {
+    const __m512i cosine = _mm512_loadu_si512(row + i), sine = _mm512_loadu_si512(row + keys.dim + i);
+    for (int g = 0; g < kHeads; ++g) {
+      const __m512i own = _mm512_load_si512(chunk.query[g][0] + i), other = _mm512_load_si512(chunk.query[g][1] + i);
+      _mm512_store_si512(turned.own[g] + i,
+                         _mm512_add_epi16(_mm512_mulhrs_epi16(own, cosine), _mm512_mulhrs_epi16(other, sine)));
+    }
+  }
+}
+
+// Turns a register pair by the tokens' places and adds its products with the queries. at: in register order.
+template <int kHeads>
+QEVICT_INLINE void add_products(__m512i x, __m512i y, CodeRotation::Turn turn, const std::int16_t* constants,
+                                const TurnedQuery& query, int at_x, int at_y, __m512i (&sums)[kHeads]) {
+  if (turn != CodeRotation::Turn::none) {
+    const __m512i sine = _mm512_loadu_si512(constants + 32);
+    const __m512i from_y = _mm512_mulhrs_epi16(y, sine), from_x = _mm512_mulhrs_epi16(x, sine);
+    if (turn == CodeRotation::Turn::full) {
+      const __m512i cosine = _mm512_loadu_si512(constants);
+      x = _mm512_mulhrs_epi16(x, cosine);
+      y = _mm512_mulhrs_epi16(y, cosine);
+    }
+    x = _mm512_sub_epi16(x, from_y);
+    y = _mm512_add_epi16(y, from_x);
+  }
+  for (int g = 0; g < kHeads; ++g) {
+    sums[g] = _mm512_dpwssd_epi32(sums[g], x, broadcast64(query.own[g] + at_x));
+    sums[g] = _mm512_dpwssd_epi32(sums[g], y, broadcast64(query.own[g] + at_y));
+  }
+}
+
+template <int... kIndex, class F>
+QEVICT_INLINE void unrolled(std::integer_sequence<int, kIndex...>, F f) {
+  (f(std::integral_constant<int, kIndex>()), ...);
+}
+
+// Logits of all windows: logits[g * stride + token]. A Source has
+//   void find_units(int first, int last, Chunk&)       of the windows of a chunk
+//   void prepare(const CodeWindow&, const Chunk&, int i)   window i of 2
+//   void sums<kNeox, kHeads>(const CodeWindow&, const TurnedQuery&, int i, __m512i (&sums)[kHeads])
+template <bool kNeox, int kHeads, class Source>
+void key_logits(const Keys& keys, Source& source, const Query* queries, float* logits, std::size_t stride) {
+  Chunk chunk;
+  TurnedQuery turned[2];
+  const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+  for (int first = 0; first < keys.n_windows; first += kChunk) {
+    const int last = std::min(first + kChunk, keys.n_windows);
+    source.find_units(first, last, chunk);
+    find_query_units<kHeads>(keys, queries, chunk);
+    int block = -1;
+    for (int w = first; w < last; w += 2) {
+      const CodeWindow* pair[2] = {&keys.windows[w], &keys.windows[std::min(w + 1, last - 1)]};
+      for (int i = 0; i < 2; ++i) {
+        if (pair[i]->position / kOffsets != block) {
+          block = pair[i]->position / kOffsets;
+          turn_queries<kHeads>(keys, queries, block, chunk);
+        }
+        turn_to_window<kHeads>(keys, pair[i]->position, chunk, turned[i]);
+        source.prepare(*pair[i], chunk, i);
+      }
+      // Between the stores above and the loads below, or GCC rebuilds the broadcasts with register shuffles.
+      asm volatile("" ::: "memory");
+      __m512i sums[2][kHeads];
+      for (int i = 0; i < 2; ++i) {
+        for (int g = 0; g < kHeads; ++g) sums[i][g] = _mm512_setzero_si512();
+        source.template sums<kNeox, kHeads>(*pair[i], turned[i], i, sums[i]);
+      }
+      const __mmask16 stored = w + 1 < last ? 0xffff : 0x00ff;
+      for (int g = 0; g < kHeads; ++g) {
+        const __m512i sum = _mm512_add_epi32(_mm512_permutex2var_epi32(sums[0][g], even, sums[1][g]),
+                                             _mm512_permutex2var_epi32(sums[0][g], odd, sums[1][g]));
+        _mm512_mask_storeu_ps(logits + g * stride + kTokens * w, stored,
+                              _mm512_mul_ps(_mm512_cvtepi32_ps(sum), _mm512_set1_ps(chunk.logit_unit[g])));
+      }
+    }
+  }
+}
+
+inline float max_of_row(const float* row, int n) {
+  __m512 top = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
+  for (int i = 0; i < n; i += 16)
+    top = _mm512_max_ps(top, _mm512_mask_loadu_ps(top, i + 8 < n ? 0xffff : 0x00ff, row + i));
+  return _mm512_reduce_max_ps(top);
+}
+
+inline void load_query(const Keys& keys, int head, Query& query) {
+  const float* q = keys.task.query + static_cast<std::ptrdiff_t>(head) * keys.dim;
+  const CodeRotation& rotation = keys.rotation;
+  const __m512 scale = _mm512_set1_ps(keys.task.scale);
+  for (int i = 0; i < keys.dim; i += 16) {
+    const auto gather = [&](const std::int32_t* from) {
+      return _mm512_mul_ps(_mm512_i32gather_ps(_mm512_loadu_si512(from + i), q, 4), scale);
+    };
+    const __m512 own = gather(rotation.channels());
+    const __m512 other = _mm512_mul_ps(gather(rotation.partners()), _mm512_loadu_ps(rotation.signs() + i));
+    _mm512_store_ps(query.own + i, own);
+    _mm512_store_ps(query.partner + i, other);
+    _mm512_store_ps(query.amplitude + i,
+                    _mm512_mul_ps(_mm512_sqrt_ps(_mm512_fmadd_ps(own, own, _mm512_mul_ps(other, other))),
+                                  _mm512_loadu_ps(rotation.magnitudes() + i)));
+  }
+}
+
+// Logits of up to 4 query heads into the task's weights, and their maxima; then values(integral constant heads, first
+// head, first row of logits).
+template <class Source, class Values>
+void attend_codes(const Keys& keys, Source& source, Values values) {
+  const DecodeTask& task = keys.task;
+  for (int first = 0; first < task.shape.group; first += kMaxHeads) {
+    const int heads = std::min(kMaxHeads, task.shape.group - first);
+    Query queries[kMaxHeads];
+    for (int g = 0; g < heads; ++g) load_query(keys, first + g, queries[g]);
+    float* logits = task.weights + first * task.weight_stride;
+    const auto run = [&](auto count) {
+      constexpr int kHeads = decltype(count)::value;
+      if (keys.neox) {
+        key_logits<true, kHeads>(keys, source, queries, logits, task.weight_stride);
+      } else {
+        key_logits<false, kHeads>(keys, source, queries, logits, task.weight_stride);
+      }
+      for (int g = 0; g < kHeads; ++g)
+        task.out.max[first + g] = max_of_row(logits + g * task.weight_stride, kTokens * keys.n_windows);
+      values(count, first, logits);
+    };
+    switch (heads) {
+      case 1: run(std::integral_constant<int, 1>()); break;
+      case 2: run(std::integral_constant<int, 2>()); break;
+      case 3: run(std::integral_constant<int, 3>()); break;
+      default: run(std::integral_constant<int, 4>()); break;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace qevict

@@ -1,0 +1,38 @@
+// The same model through libllama's own context.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "qevict/model.h"
+
+namespace qevict {
+
+struct LlamaOptions {
+  bool flash_attention = false;
+  bool f16_kv = true;  // false: f32
+  int n_ctx = 1024;
+  int n_threads = 2;
+};
+
+// One sequence. Throws std::runtime_error if libllama refuses anything.
+class LlamaSequence {
+ public:
+  LlamaSequence(const std::string& path, const LlamaOptions& options);
+  ~LlamaSequence();
+  LlamaSequence(const LlamaSequence&) = delete;
+  LlamaSequence& operator=(const LlamaSequence&) = delete;
+  // Feeds tokens; logits of the last one.
+  std::vector<float> feed(std::span<const Token> tokens);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// Writes an f32 copy of a GGUF file with libllama's own quantizer.
+void write_f32_copy(const std::string& from, const std::string& to);
+
+}  // namespace qevict
