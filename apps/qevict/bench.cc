@@ -1,30 +1,38 @@
-// qevict bench: speed and memory, method beside method, in one process and interleaved (A B A B ...).
+// qevict bench: speed and memory, method beside method and beside llama.cpp, in one process and interleaved (A B A B
+// ...).
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <charconv>
 #include <memory>
-#include <random>
 #include <sstream>
+#include <thread>
 
-#include "bench_engine.h"
+#include "bench_kernels.h"
 #include "bench_report.h"
+#include "bench_rss.h"
+#include "bench_run.h"
 #include "commands.h"
+#include "memory.h"
 #include "messages.h"
-#include "progress.h"
+#include "rival_llama.h"
 #include "terminal.h"
 
 namespace qevict::app {
 namespace {
 
 constexpr int kMostTokens = 1 << 26;
+constexpr int kRssSteps = 16;  // decoded after the prefill whose memory is measured: enough for a routing
 
 struct BenchOptions {
-  int n_prompt = 512;
-  int n_gen = 32;
-  std::vector<int> depths = {0};
-  int repetitions = 5;
+  BenchPlan plan;
+  bool repetitions_given = false;
+  bool depths_given = false;
+  std::vector<RivalSpec> rivals;
   BenchFormat format = BenchFormat::markdown;
+  bool kernels = false;
+  bool rss = false;
+  std::optional<RssTask> rss_task;  // this process is one of those
 };
 
 std::vector<std::string> split(const std::string& list) {
@@ -56,108 +64,11 @@ BenchFormat parse_format(const std::string& text) {
   return static_cast<BenchFormat>(at - std::begin(kBenchFormats));
 }
 
-std::vector<Token> random_tokens(int count, int n_vocab) {
-  std::mt19937 random(1);
-  std::uniform_int_distribution<Token> any(0, n_vocab - 1);
-  std::vector<Token> tokens(static_cast<std::size_t>(count));
-  for (Token& token : tokens) token = any(random);
-  return tokens;
+std::vector<RivalSpec> parse_vs(const std::string& text) {
+  Result<std::vector<RivalSpec>> rivals = parse_rivals(text);
+  if (!rivals) throw CLI::ValidationError("--vs", rivals.error().message);
+  return *std::move(rivals);
 }
-
-// The timed repetitions of one engine at one depth.
-struct Samples {
-  std::vector<double> ttft_ms, prefill_tps, fill_ms, decode_tps, tpot_ms;
-};
-
-class Bench {
- public:
-  Bench(const BenchOptions& bench, const Model& model, std::vector<std::unique_ptr<BenchEngine>> engines)
-      : bench_(bench),
-        engines_(std::move(engines)),
-        tokens_(random_tokens(std::ranges::max(bench.depths) + 1 + std::max(bench.n_prompt, bench.n_gen),
-                              model.info().n_vocab)),
-        units_(static_cast<double>(bench.depths.size() * engines_.size()) * (bench.repetitions + 1)) {}
-
-  // Rows of one depth, in the engines' order.
-  Result<std::vector<Json>> at_depth(int depth) {
-    std::vector<Samples> samples(engines_.size());
-    std::vector<Json> figures(engines_.size());
-    for (int repetition = -1; repetition < bench_.repetitions; ++repetition) {  // the first is thrown away
-      for (std::size_t i = 0; i < engines_.size(); ++i) {
-        const Result<void> measured = measure(*engines_[i], depth, repetition >= 0 ? &samples[i] : nullptr);
-        if (!measured) return measured.error();
-        figures[i] = Json::object();
-        engines_[i]->add_fields(figures[i]);
-        ++units_done_;
-      }
-    }
-    std::vector<Json> rows;
-    for (std::size_t i = 0; i < engines_.size(); ++i)
-      rows.push_back(row_of(*engines_[i], depth, samples[i], figures[i]));
-    return rows;
-  }
-
- private:
-  Result<void> measure(BenchEngine& engine, int depth, Samples* samples) {
-    const std::span<const Token> tokens = tokens_;
-    const double parts = (bench_.n_prompt > 0 ? 1 : 0) + (bench_.n_gen > 0 ? 1 : 0);
-    double part = 0;
-    const BenchProgress progress = [&](double share) {
-      bar_.update(static_cast<std::int64_t>((units_done_ + (part + share) / parts) * 1000),
-                  static_cast<std::int64_t>(units_ * 1000));
-      return !interrupted();
-    };
-    if (bench_.n_prompt > 0) {
-      const Result<PromptTimes> times = engine.read_prompt(
-          tokens.first(static_cast<std::size_t>(depth)),
-          tokens.subspan(static_cast<std::size_t>(depth), static_cast<std::size_t>(bench_.n_prompt)), progress);
-      if (!times) return times.error();
-      part = 1;
-      if (samples != nullptr) {
-        samples->ttft_ms.push_back(times->ttft_ms);
-        samples->prefill_tps.push_back(bench_.n_prompt * 1e3 / times->prefill_ms);
-      }
-    }
-    if (bench_.n_gen > 0) {
-      const std::size_t fill = std::max<std::size_t>(1, static_cast<std::size_t>(depth));
-      const Result<DecodeTimes> times =
-          engine.decode(tokens.first(fill), tokens.subspan(fill, static_cast<std::size_t>(bench_.n_gen)), progress);
-      if (!times) return times.error();
-      if (samples != nullptr) {
-        samples->fill_ms.push_back(times->fill_ms);
-        samples->decode_tps.push_back(bench_.n_gen * 1e3 / times->decode_ms);
-        samples->tpot_ms.push_back(times->decode_ms / bench_.n_gen);
-      }
-    }
-    return {};
-  }
-
-  Json row_of(const BenchEngine& engine, int depth, const Samples& samples, const Json& figures) const {
-    const EngineLabel& label = engine.label();
-    Json row = {{"engine", label.engine},   {"method", label.method},
-                {"kv_type", label.kv_type}, {"flash_attn", label.flash_attn},
-                {"depth", depth},           {"n_prompt", bench_.n_prompt},
-                {"n_gen", bench_.n_gen},    {"repetitions", bench_.repetitions}};
-    if (bench_.n_prompt > 0) {
-      row["ttft_ms"] = spread(samples.ttft_ms);
-      row["prefill_tps"] = spread(samples.prefill_tps);
-    }
-    if (bench_.n_gen > 0) {
-      if (depth > 0) row["fill_ms"] = spread(samples.fill_ms);
-      row["decode_tps"] = spread(samples.decode_tps);
-      row["tpot_ms"] = spread(samples.tpot_ms);
-    }
-    row.update(figures);
-    return row;
-  }
-
-  const BenchOptions& bench_;
-  std::vector<std::unique_ptr<BenchEngine>> engines_;
-  std::vector<Token> tokens_;
-  double units_;
-  double units_done_ = 0;
-  ProgressBar bar_{"measuring"};
-};
 
 // One budget for all methods of a run: those that keep everything take none.
 Options for_method(Options options, const Method& method) {
@@ -166,88 +77,266 @@ Options for_method(Options options, const Method& method) {
   return options;
 }
 
-Result<std::vector<std::unique_ptr<BenchEngine>>> make_engines(const Model& model, const Options& options,
-                                                               const BenchOptions& bench) {
-  const int longest = std::ranges::max(bench.depths) + std::max(bench.n_prompt, bench.n_gen + 1);
-  const int n_ctx = options.ctx_size > 0 ? options.ctx_size : longest;
-  if (longest > n_ctx) {
-    return Error{Error::Kind::too_long,
-                 fmt::format("the longest run has {} tokens, the context (-c) {}", longest, n_ctx)};
+// The engines of a run, in the order of their rows: methods, then rivals.
+class Engines {
+ public:
+  Engines(const Options& options, const BenchOptions& bench) : options_(options), bench_(bench) {
+    for (const std::string& name : split(options.cache.method)) methods_.push_back(name);
   }
-  std::vector<std::unique_ptr<BenchEngine>> engines;
-  for (const std::string& method : split(options.cache.method)) {
-    const Options one = for_method(options, **require_method(method));
-    Result<std::unique_ptr<BenchEngine>> engine = make_qevict_engine(model, one, n_ctx);
-    if (!engine) return engine.error();
-    engines.push_back(*std::move(engine));
+
+  std::size_t size() const { return methods_.size() + bench_.rivals.size(); }
+
+  Result<void> check() const {
+    if (methods_.empty()) return invalid("--kv-method names no method");
+    for (const std::string& name : methods_) {
+      const Result<const Method*> method = require_method(name);
+      if (!method) return method.error();
+      const Result<void> checked = check_cache_options(for_method(options_, **method), **method);
+      if (!checked) return checked.error();
+    }
+    return {};
   }
-  return engines;
+
+  // Loads the weights of engine `i` if they are not there yet.
+  Result<void> load(std::size_t i) {
+    if (i < methods_.size()) return load_model();
+    if (rival_) return {};
+    const int threads =
+        options_.threads > 0 ? options_.threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+    Result<std::unique_ptr<LlamaRival>> rival = LlamaRival::load(options_.model, threads);
+    if (!rival) return rival.error();
+    rival_ = *std::move(rival);
+    return {};
+  }
+  Result<void> load_model() {
+    if (model_) return {};
+    Result<Model> model = Model::load(options_.model);
+    if (!model) return model.error();
+    model_ = std::make_unique<Model>(*std::move(model));
+    return {};
+  }
+
+  // REQUIRES: load(i).
+  Result<std::unique_ptr<BenchEngine>> make(std::size_t i, int n_ctx) const {
+    if (i < methods_.size()) {
+      return make_qevict_engine(*model_, for_method(options_, **require_method(methods_[i])), n_ctx);
+    }
+    return rival_->make_engine(bench_.rivals[i - methods_.size()], model_ ? model_->info().kv_bytes_per_token : 0,
+                               n_ctx);
+  }
+
+  const Model& model() const { return *model_; }
+  int n_vocab() const { return model_ ? model_->info().n_vocab : rival_->n_vocab(); }
+
+ private:
+  const Options& options_;
+  const BenchOptions& bench_;
+  std::vector<std::string> methods_;
+  std::unique_ptr<Model> model_;  // a fixed place: sessions refer to it
+  std::unique_ptr<LlamaRival> rival_;
+};
+
+Result<int> context_size(const Options& options, const BenchPlan& plan) {
+  const int longest = plan.longest_context();
+  if (options.ctx_size == 0 || longest <= options.ctx_size) return longest;
+  return Error{Error::Kind::too_long,
+               fmt::format("the longest run has {} tokens, the context (-c) {}", longest, options.ctx_size)};
 }
 
-Result<void> check(const Options& options) {
-  for (const std::string& name : split(options.cache.method)) {
-    const Result<const Method*> method = require_method(name);
-    if (!method) return method.error();
-    const Result<void> checked = check_cache_options(for_method(options, **method), **method);
-    if (!checked) return checked.error();
+// The other end of measure_rss(): one prefill of everything that is read before decoding, and a few steps.
+Result<std::size_t> rss_of(Engines& engines, const Options& options, const BenchPlan& plan, const RssTask& task) {
+  if (task.engine >= engines.size()) return invalid("there is no engine {}", task.engine);
+  if (const Result<void> loaded = engines.load(task.engine); !loaded) return loaded.error();
+  const int n_prompt = std::max(1, task.depth + plan.n_prompt);
+  const int n_steps = std::min(plan.n_gen, kRssSteps);
+  const std::vector<Token> random = random_tokens(n_prompt + n_steps, engines.n_vocab());
+  const std::span<const Token> tokens = random;
+  const BenchProgress progress = [](double) { return !interrupted(); };
+  MemoryMark memory;
+  memory.start(options.model);
+  Result<std::unique_ptr<BenchEngine>> engine = engines.make(task.engine, n_prompt + n_steps);
+  if (!engine) return engine.error();
+  const auto filled = (*engine)->fill(tokens.first(static_cast<std::size_t>(n_prompt)), n_steps, progress);
+  if (!filled) return filled.error();
+  if (n_steps > 0) {
+    const auto decoded = (*engine)->decode(tokens.last(static_cast<std::size_t>(n_steps)), progress);
+    if (!decoded) return decoded.error();
+  }
+  return memory.above_start();
+}
+
+int run_rss(Engines& engines, const Options& options, const BenchOptions& bench) {
+  const Result<std::size_t> bytes = rss_of(engines, options, bench.plan, *bench.rss_task);
+  if (!bytes) return fail(bytes.error());
+  Output output;
+  output.write(fmt::format("{}\n", *bytes));
+  const Result<void> written = output.status();
+  return written ? kExitOk : fail(written.error());
+}
+
+// Of every depth, of every engine.
+Result<std::vector<std::vector<std::size_t>>> all_rss(const Engines& engines, const BenchPlan& plan) {
+  std::vector<std::vector<std::size_t>> all;
+  ProgressBar bar("peak memory");
+  for (const int depth : plan.depths) {
+    std::vector<std::size_t>& at_depth = all.emplace_back();
+    for (std::size_t engine = 0; engine < engines.size(); ++engine) {
+      const Result<std::size_t> bytes = measure_rss({engine, depth});
+      if (!bytes) return bytes.error();
+      at_depth.push_back(*bytes);
+      bar.update(static_cast<std::int64_t>(all.size() * engines.size() - engines.size() + engine + 1),
+                 static_cast<std::int64_t>(plan.depths.size() * engines.size()));
+    }
+  }
+  return all;
+}
+
+void add_run_fields(Json& row, const Options& options, const ModelInfo& info) {
+  row["model"] = {{"path", info.path}, {"name", info.name}, {"weights", info.weights}};
+  row["kv_budget"] = options.cache.budget.to_string();
+  row["n_threads"] = options.threads > 0 ? options.threads : static_cast<int>(std::thread::hardware_concurrency());
+  row["simd"] = simd_target();
+  row["version"] = version();
+}
+
+void add_depth_ratio(Json& row, const Json& first) {
+  if (!row.contains("decode_tps") || row["depth"] == first["depth"]) return;
+  row["decode_vs_first_depth"] =
+      row["decode_tps"]["median"].get<double>() / first["decode_tps"]["median"].get<double>();
+}
+
+Result<void> measure_all(Engines& engines, const Options& options, const BenchOptions& bench) {
+  const BenchPlan& plan = bench.plan;
+  const Result<int> n_ctx = context_size(options, plan);
+  if (!n_ctx) return n_ctx.error();
+  std::vector<std::vector<std::size_t>> rss;
+  if (bench.rss) {  // first, while this process takes nothing
+    auto measured = all_rss(engines, plan);
+    if (!measured) return measured.error();
+    rss = *std::move(measured);
+  }
+  if (const Result<void> loaded = engines.load_model(); !loaded) return loaded.error();
+  std::vector<std::unique_ptr<BenchEngine>> made;
+  for (std::size_t i = 0; i < engines.size(); ++i) {
+    if (const Result<void> loaded = engines.load(i); !loaded) return loaded.error();
+    Result<std::unique_ptr<BenchEngine>> engine = engines.make(i, options.ctx_size > 0 ? options.ctx_size : *n_ctx);
+    if (!engine) return engine.error();
+    made.push_back(*std::move(engine));
+  }
+  const ModelInfo& info = engines.model().info();
+  print_note(fmt::format("qevict {}, {} ({}), SIMD {}, budget {}, -p {} -n {} -r {}", version(), info.name,
+                         info.weights, simd_target(), options.cache.budget.to_string(), plan.n_prompt, plan.n_gen,
+                         plan.repetitions));
+  std::vector<Json> all;
+  Output output;
+  BenchRun measuring(plan, info.n_vocab, std::move(made));
+  for (const int depth : plan.depths) {
+    Result<std::vector<Measured>> measured = measuring.at_depth(depth);
+    if (!measured) return measured.error();
+    for (std::size_t i = 0; i < rss.size() && i < plan.depths.size(); ++i) {
+      if (plan.depths[i] != depth) continue;
+      for (std::size_t engine = 0; engine < measured->size(); ++engine)
+        (*measured)[engine].row["rss_peak_bytes"] = rss[i][engine];
+    }
+    if (!bench.rivals.empty()) add_ratios(*measured, "llama.cpp", bench.rivals.front().kv_type);
+    std::vector<Json> rows;
+    for (Measured& one : *measured) {
+      if (!all.empty()) add_depth_ratio(one.row, all[rows.size()]);
+      add_run_fields(one.row, options, info);
+      rows.push_back(std::move(one.row));
+    }
+    if (bench.format == BenchFormat::jsonl) output.write(bench_text(rows, bench.format));
+    std::ranges::move(rows, std::back_inserter(all));
+  }
+  measuring.finish();
+  if (bench.format != BenchFormat::jsonl) output.write(bench_text(all, bench.format));
+  if (bench.format == BenchFormat::markdown && !bench.rivals.empty()) {
+    print_note(fmt::format("rival: llama.cpp, cache type {}, the better of flash attention on and off for each figure",
+                           bench.rivals.front().kv_type));
+  }
+  return output.status();
+}
+
+Result<void> check_plan(const BenchPlan& plan) {
+  if (plan.n_prompt == 0 && plan.n_gen == 0) return invalid("-p 0 with -n 0 leaves nothing to measure");
+  if (plan.after_prompt && (plan.n_prompt == 0 || plan.n_gen == 0)) {
+    return invalid("--after-prompt needs a prompt (-p) and tokens to decode (-n)");
+  }
+  if (plan.keep_fill && plan.n_prompt > 0) {
+    return invalid("--keep-fill is for decoding alone and contradicts -p {}: give -p 0", plan.n_prompt);
   }
   return {};
 }
 
 int run(Options& options, const BenchOptions& bench) {
-  if (bench.n_prompt == 0 && bench.n_gen == 0) return fail(invalid("-p 0 with -n 0 leaves nothing to measure"));
+  if (bench.kernels) {
+    if (const Result<void> completed = complete(options); !completed) return fail(completed.error());
+    return bench_kernels(options, {.n_tokens = bench.depths_given ? std::max(8, bench.plan.depths.front()) : 7680,
+                                   .repetitions = bench.repetitions_given ? bench.plan.repetitions : 11,
+                                   .format = bench.format});
+  }
+  if (const Result<void> checked = check_plan(bench.plan); !checked) return fail(checked.error());
   // The default budget is that of the request here, so that it means the same at every depth.
   if (!options.cache.budget.ratio && !options.cache.budget.bytes) options.cache.budget.ratio = kDefaultBudgetRatio;
   if (options.cache.budget.ratio && !options.cache.budget_base) options.cache.budget_base = BudgetBase::request;
-  if (const Result<void> checked = check(options); !checked) return fail(checked.error());
+  Engines engines(options, bench);
+  if (const Result<void> checked = engines.check(); !checked) return fail(checked.error());
   if (const Result<void> completed = complete(options); !completed) return fail(completed.error());
-  const Result<Model> model = Model::load(options.model);
-  if (!model) return fail(model.error());
-  Result<std::vector<std::unique_ptr<BenchEngine>>> engines = make_engines(*model, options, bench);
-  if (!engines) return fail(engines.error());
-
-  print_note(fmt::format("qevict {}, {} ({}), SIMD {}, budget {}, -p {} -n {} -r {}", version(), model->info().name,
-                         model->info().weights, simd_target(), options.cache.budget.to_string(), bench.n_prompt,
-                         bench.n_gen, bench.repetitions));
-  std::vector<Json> all;
-  Output output;
-  {
-    Bench measuring(bench, *model, *std::move(engines));
-    for (const int depth : bench.depths) {
-      Result<std::vector<Json>> rows = measuring.at_depth(depth);
-      if (!rows) return fail(rows.error());
-      for (Json& row : *rows) {
-        row["model"] = {{"path", model->info().path}, {"name", model->info().name}, {"weights", model->info().weights}};
-        row["kv_budget"] = options.cache.budget.to_string();
-        row["simd"] = simd_target();
-        row["version"] = version();
-      }
-      if (bench.format == BenchFormat::jsonl) output.write(bench_text(*rows, bench.format));
-      std::ranges::move(*rows, std::back_inserter(all));
-    }
-  }
-  if (bench.format != BenchFormat::jsonl) output.write(bench_text(all, bench.format));
-  const Result<void> written = output.status();
-  return written ? kExitOk : fail(written.error());
+  if (bench.rss_task) return run_rss(engines, options, bench);
+  const Result<void> measured = measure_all(engines, options, bench);
+  return measured ? kExitOk : fail(measured.error());
 }
 
 }  // namespace
 
 Command add_bench(CLI::App& command, Options& options) {
   const auto bench = std::make_shared<BenchOptions>();  // lives as long as the options' callbacks and the command
+  BenchPlan& plan = bench->plan;
   add_model_options(command, options);
   add_cache_options(command, options);
   command.get_option("--kv-method")->description("methods to compare: a,b,c");
   add_int(command, "-p,--n-prompt", 0, kMostTokens, "tokens of the timed prompt (default 512)",
-          [bench](int value) { bench->n_prompt = value; });
+          [&plan](int value) { plan.n_prompt = value; });
   add_int(command, "-n,--n-gen", 0, kMostTokens, "timed decode steps (default 32)",
-          [bench](int value) { bench->n_gen = value; });
-  add_text(command, "-d,--n-depth", "N,N,...", "tokens in the cache before either, untimed (default 0)",
-           [bench](const std::string& text) { bench->depths = parse_depths(text); });
+          [&plan](int value) { plan.n_gen = value; });
+  add_text(command, "-d,--n-depth", "N,N,...",
+           "tokens in the cache before either, untimed (default 0); a cache of ours reads them anew for every "
+           "repetition, llama.cpp's goes back to them, which is the same and costs nothing",
+           [bench](const std::string& text) {
+             bench->plan.depths = parse_depths(text);
+             bench->depths_given = true;
+           });
   add_int(command, "-r,--repetitions", 1, 10000, "timed repetitions, after one that is not (default 5)",
-          [bench](int value) { bench->repetitions = value; });
+          [bench](int value) {
+            bench->plan.repetitions = value;
+            bench->repetitions_given = true;
+          });
+  add_text(command, "--vs", "llama.cpp[:f16|q8_0|q4_0][:fa|nofa],...",
+           "measure llama.cpp in the same run, on the same model, threads and tokens, and print ratios to it: to the "
+           "first cache type named (default f16, flash attention on and off)",
+           [bench](const std::string& text) { bench->rivals = parse_vs(text); });
+  add_switch(command, "--after-prompt",
+             "decode behind the timed prompt, not at the depth: one prefill gives both figures", plan.after_prompt);
+  add_switch(command, "--keep-fill",
+             "with -p 0: fill a cache of ours once and decode on from there in every repetition, so that it is -n "
+             "tokens deeper each time (cheaper; the budget counts all of them)",
+             plan.keep_fill);
+  add_switch(command, "--rss", "measure also the peak memory above the weights, in a process of its own for each row",
+             bench->rss);
+  add_switch(command, "--kernels",
+             "time the attention kernels instead, against the memory's bandwidth and ggml's (-d: tokens, default "
+             "7680; -r: default 11; --simd: that instruction set only)",
+             bench->kernels);
   add_text(command, "-o,--output", "md|csv|json|jsonl", "form of the result (default md)",
            [bench](const std::string& text) { bench->format = parse_format(text); });
+  command
+      .add_option_function<std::string>(kRssFlag,
+                                        [bench](const std::string& text) {
+                                          const Result<RssTask> task = RssTask::parse(text);
+                                          if (!task) throw CLI::ValidationError(kRssFlag, task.error().message);
+                                          bench->rss_task = *task;
+                                        })
+      ->group("");  // for measure_rss() alone, not in the help
   return [&options, bench] { return run(options, *bench); };
 }
 

@@ -6,7 +6,6 @@
 #include <chrono>
 
 #include "messages.h"
-#include "terminal.h"
 
 namespace qevict::app {
 namespace {
@@ -30,21 +29,24 @@ class QevictEngine final : public BenchEngine {
   }
 
   const EngineLabel& label() const override { return label_; }
+  bool goes_back() const override { return false; }
 
-  Result<PromptTimes> read_prompt(std::span<const Token> fill, std::span<const Token> prompt,
-                                  const BenchProgress& progress) override {
+  Result<std::optional<double>> fill(std::span<const Token> tokens, int max_new,
+                                     const BenchProgress& progress) override {
     session_.reset();
-    const auto total = static_cast<double>(fill.size() + prompt.size());
-    prefill_tokens_ = static_cast<std::int64_t>(fill.size() + prompt.size());
-    if (!fill.empty()) {
-      // The budget is that of the whole request: what follows the fill counts as new tokens.
-      const Result<void> filled = session_.prefill(fill, static_cast<int>(prompt.size()),
-                                                   scaled(progress, 0, static_cast<double>(fill.size()) / total));
-      if (!filled) return filled.error();
-    }
+    prefill_tokens_ = 0;
+    if (tokens.empty()) return std::optional<double>();
+    const Result<PromptTimes> read = read_prompt(tokens, max_new, progress);
+    if (!read) return read.error();
+    return std::optional<double>(read->prefill_ms);
+  }
+
+  Result<PromptTimes> read_prompt(std::span<const Token> prompt, int max_new, const BenchProgress& progress) override {
+    prefill_tokens_ += static_cast<std::int64_t>(prompt.size());
     const auto start = Clock::now();
-    const Result<void> read =
-        session_.prefill(prompt, 0, scaled(progress, static_cast<double>(fill.size()) / total, 1));
+    const Result<void> read = session_.prefill(prompt, max_new, [&](std::int64_t done, std::int64_t total) {
+      return progress(static_cast<double>(done) / static_cast<double>(std::max<std::int64_t>(total, 1)));
+    });
     if (!read) return read.error();
     PromptTimes times = {.prefill_ms = ms_since(start)};
     likeliest_ = std::ranges::max_element(session_.logits()) - session_.logits().begin();
@@ -52,21 +54,26 @@ class QevictEngine final : public BenchEngine {
     return times;
   }
 
-  Result<DecodeTimes> decode(std::span<const Token> fill, std::span<const Token> steps,
-                             const BenchProgress& progress) override {
-    session_.reset();
-    prefill_tokens_ = static_cast<std::int64_t>(fill.size());
+  Result<DecodeTimes> decode(std::span<const Token> steps, const BenchProgress& progress) override {
     DecodeTimes times;
-    auto start = Clock::now();
-    const Result<void> filled = session_.prefill(fill, static_cast<int>(steps.size()), scaled(progress, 0, 1));
-    if (!filled) return filled.error();
-    times.fill_ms = ms_since(start);
-    start = Clock::now();
+    const CacheReport before = session_.report();
+    std::int64_t routings = before.routings;
     for (const Token token : steps) {
-      if (const Result<void> stepped = session_.decode(token); !stepped) return stepped.error();
-      if (interrupted()) return Error{Error::Kind::interrupted, "interrupted"};
+      const auto start = Clock::now();
+      const Result<void> stepped = session_.decode(token);
+      times.step_ms.push_back(ms_since(start));
+      if (!stepped) return stepped.error();
+      const std::int64_t now = session_.report().routings;
+      times.routed.push_back(now > routings);
+      routings = now;
+      if (!progress(static_cast<double>(times.step_ms.size()) / static_cast<double>(steps.size()))) {
+        return Error{Error::Kind::interrupted, "interrupted"};
+      }
     }
-    times.decode_ms = ms_since(start);
+    const CacheReport after = session_.report();
+    times.parts = StepParts{.attention_ms = after.attention_ms - before.attention_ms,
+                            .routing_ms = after.routing_ms - before.routing_ms,
+                            .migration_ms = after.migration_ms - before.migration_ms};
     return times;
   }
 
@@ -75,13 +82,6 @@ class QevictEngine final : public BenchEngine {
   }
 
  private:
-  static Session::Progress scaled(const BenchProgress& progress, double from, double to) {
-    return [&progress, from, to](std::int64_t done, std::int64_t total) {
-      return progress(from +
-                      (to - from) * static_cast<double>(done) / static_cast<double>(std::max<std::int64_t>(total, 1)));
-    };
-  }
-
   EngineLabel label_;
   std::size_t kv_bytes_per_token_;
   Session session_;

@@ -1,11 +1,12 @@
 // What `qevict bench` can measure: a method of ours, or a rival on the same weights (rival_*.cc).
 //
-// Runs follow llama-bench (evaluation.md 6.2): the cache is filled to a depth, then either a prompt is read or single
-// tokens are decoded, and only that is timed. Random token ids, no end of text.
+// Runs follow llama-bench (evaluation.md 6.2): the cache is filled to a depth, then a prompt is read or single tokens
+// are decoded, and only that is timed. Random token ids, no end of text.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,8 +17,8 @@
 namespace qevict::app {
 
 struct EngineLabel {
-  std::string engine;      // "qevict"
-  std::string method;      // row of the method table
+  std::string engine;      // "qevict", "llama.cpp"
+  std::string method;      // row of the method table; rivals: "full"
   std::string kv_type;     // what the cache stores: "f16", "f16+int2"
   std::string flash_attn;  // rivals: "on", "off"; ours: "n/a"
 };
@@ -27,9 +28,17 @@ struct PromptTimes {
   double ttft_ms = 0;     // the same and the first sampled token
 };
 
+// Where the time of the steps went, as far as the engine can tell.
+struct StepParts {
+  double attention_ms = 0;
+  double routing_ms = 0;    // ranking and planning
+  double migration_ms = 0;  // moving and quantizing windows
+};
+
 struct DecodeTimes {
-  double fill_ms = 0;    // the depth's tokens, read from an empty cache
-  double decode_ms = 0;  // all single-token steps
+  std::vector<double> step_ms;
+  std::vector<bool> routed;        // of each step: windows were routed in it; empty: the engine never does
+  std::optional<StepParts> parts;  // of all steps together
 };
 
 // False stops.
@@ -39,12 +48,17 @@ class BenchEngine {
  public:
   virtual ~BenchEngine() = default;
   virtual const EngineLabel& label() const = 0;
-  // Empties the cache, reads `fill` untimed, then `prompt`.
-  virtual Result<PromptTimes> read_prompt(std::span<const Token> fill, std::span<const Token> prompt,
+  // Makes the cache hold these tokens and nothing else; none: empty. max_new: tokens to come, which a budget may count.
+  // Milliseconds it took, if they were read from an empty cache.
+  virtual Result<std::optional<double>> fill(std::span<const Token> tokens, int max_new,
+                                             const BenchProgress& progress) = 0;
+  // True: fill() goes back to a state it has held, at no cost, and the same to the bit.
+  virtual bool goes_back() const = 0;
+  // Reads a prompt behind what the cache holds.
+  virtual Result<PromptTimes> read_prompt(std::span<const Token> prompt, int max_new,
                                           const BenchProgress& progress) = 0;
-  // Empties the cache, reads `fill` (one token at least), then decodes `steps` one by one.
-  virtual Result<DecodeTimes> decode(std::span<const Token> fill, std::span<const Token> steps,
-                                     const BenchProgress& progress) = 0;
+  // Decodes one by one behind what the cache holds, one token at least.
+  virtual Result<DecodeTimes> decode(std::span<const Token> steps, const BenchProgress& progress) = 0;
   // Figures of the last run, for its row: cache bytes, ratios, workspace.
   virtual void add_fields(Json& row) const = 0;
 };

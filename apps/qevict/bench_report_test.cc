@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace qevict::app {
 namespace {
 
@@ -16,6 +18,34 @@ TEST(BenchReport, SpreadUsesTheSamplesDeviation) {
 TEST(BenchReport, CsvHasAColumnForEveryFieldOfAnyRow) {
   const std::vector<Json> rows = {{{"a", 1}, {"b", {{"median", 2}}}}, {{"a", "x,\"y\""}, {"c", 3}}};
   EXPECT_EQ(bench_text(rows, BenchFormat::csv), "a,b.median,c\n1,2,\n\"x,\"\"y\"\"\",,3\n");
+}
+
+TEST(BenchReport, TheTableHasTheColumnsThatSomeRowFills) {
+  const Json ours = {{"engine", "qevict"},
+                     {"method", "qevict-paper"},
+                     {"kv_type", "f16+int2"},
+                     {"flash_attn", "n/a"},
+                     {"depth", 64},
+                     {"decode_tps", {{"median", 50.0}, {"mean", 50.0}, {"sd", 1.0}}},
+                     {"share", {{"attention", 0.25}, {"routing", 0.01}, {"migration", 0.0}, {"rest", 0.74}}},
+                     {"rss_peak_bytes", 1024},
+                     {"vs", {{"decode_tps", {{"median", 2.5}, {"min", 2.25}, {"max", 2.75}}}}}};
+  Json rival = ours;
+  rival["engine"] = "llama.cpp";
+  rival["flash_attn"] = "off";
+  rival["share"] = nullptr;
+  rival["workspace_peak_bytes"] = nullptr;
+  const std::string table = bench_text({ours, rival}, BenchFormat::markdown);
+  EXPECT_NE(table.find("| decode ÷ rival |"), std::string::npos);
+  EXPECT_NE(table.find(" 2.50 (2.25–2.75) |"), std::string::npos);
+  EXPECT_NE(table.find(" 25.0 % | 1.0 % |"), std::string::npos);
+  EXPECT_NE(table.find("| off |"), std::string::npos);
+  EXPECT_EQ(table.find("n/a"), std::string::npos);
+  EXPECT_EQ(table.find("TTFT"), std::string::npos);
+  EXPECT_EQ(table.find("workspace"), std::string::npos);
+  EXPECT_EQ(std::ranges::count(table, '\n'), 4);
+  // Unknown is empty in CSV too.
+  EXPECT_EQ(bench_text({{{"a", nullptr}, {"b", 1}}}, BenchFormat::csv), "a,b\n,1\n");
 }
 
 TEST(Summary, CountsAndBytesReadWell) {

@@ -76,6 +76,9 @@ Error usage_error(const CLI::App& command, const CLI::ParseError& error) {
   }
   const std::string what = error.what();
   const std::string flag = what.substr(0, what.find(':'));
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr && what.find("At Most") != std::string::npos) {
+    return invalid("{} is given more than once", flag);
+  }
   const bool from_variable = flag.starts_with("--") && !typed(command, flag);
   return invalid("{}{}", what, from_variable ? fmt::format(" (set by {})", variable_name(flag)) : "");
 }

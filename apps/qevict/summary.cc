@@ -172,6 +172,8 @@ void add_cache_fields(Json& json, const CacheReport& report, std::size_t kv_byte
   json["evictions"] = report.evictions;
   json["routings"] = report.routings;
   json["routing_ms"] = report.routing_ms;
+  json["migration_ms"] = report.migration_ms;
+  json["attention_ms"] = report.attention_ms;
   json["kv_prefill_peak_bytes"] = report.prefill_kv_peak;
   json["workspace_peak_bytes"] = report.workspace_peak;
 }

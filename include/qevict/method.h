@@ -6,6 +6,12 @@
 
 namespace qevict {
 
+// How a head's history bytes are split between the full and the quantized tier.
+enum class Spending {
+  fixed_share,  // quantized_per_mille of them to the quantized tier (the paper)
+  by_gain,      // by marginal gain of attention kept, anew every few routings (docs/design.md)
+};
+
 struct Method {
   std::string_view name;     // as users type it: "qevict-paper"
   std::string_view summary;  // one line: what it keeps
@@ -18,6 +24,7 @@ struct Method {
   std::string_view codec;                 // of the quantized tier, "" if there is none
   std::string_view ranking;               // "cumulative", ...
   std::string_view allocator = "equal";
+  Spending spending = Spending::fixed_share;
   bool promotion = false;                 // quantized windows may return to full precision
   bool quantizes_everything = false;      // no budget makes it equal to `full`
 };

@@ -61,7 +61,11 @@ struct CacheReport {
   std::int64_t demotions = 0;   // full (or newly arrived) -> quantized
   std::int64_t evictions = 0;
   std::int64_t routings = 0;  // events
-  double routing_ms = 0;      // time in routing and migration while decoding
+  // Time while decoding.
+  std::int64_t steps = 0;
+  double routing_ms = 0;    // ranking and planning
+  double migration_ms = 0;  // carrying plans out: moving and encoding windows
+  double attention_ms = 0;  // attention ops of the graph, waiting for each other included
 };
 
 // The settings in force, for printing: {"kv-method", "qevict-paper"}, ...

@@ -6,8 +6,19 @@
 
 #include "base/check.h"
 #include "routing/router.h"
+#include "routing/spending.h"
 
 namespace qevict {
+namespace {
+
+// Share of a window's worth that 3-bit keys and 2-bit values lose, for Spending::by_gain (docs/design.md, with the sweep).
+constexpr double kQuantizationLoss = 0.2;
+
+using Clock = std::chrono::steady_clock;
+
+double ms_since(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
+
+}  // namespace
 
 BudgetedCache::BudgetedCache(const CacheShape& shape, const CacheSettings& settings, const Rope& rope, int n_ctx)
     : settings_(settings), n_ctx_(n_ctx), tiers_(shape, settings.rule, rope) {}
@@ -198,6 +209,7 @@ Result<void> BudgetedCache::begin_step() {
 Result<void> BudgetedCache::end_step() {
   ++n_tokens_;
   ++turn_steps_;
+  ++totals_.steps;
   if (routed_ && turn_steps_ % settings_.rule.interval == 0) {
     if (Result<void> routed = route_all(); !routed) return routed;
   }
@@ -208,7 +220,8 @@ Result<void> BudgetedCache::end_step() {
 }
 
 Result<void> BudgetedCache::route_all() {
-  const auto start = std::chrono::steady_clock::now();
+  const Clock::time_point start = Clock::now();
+  const double migration_before = migration_ms_;
   Result<HeadLayout> layout = layout_for(turn_, n_tokens_);
   if (!layout) return layout.error();
   for (int layer = 0; layer < tiers_.shape().n_layers; ++layer) {
@@ -219,8 +232,31 @@ Result<void> BudgetedCache::route_all() {
   routed_ = true;
   ++event_;
   ++totals_.routings;
-  totals_.routing_ms += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  totals_.migration_ms += migration_ms_ - migration_before;
+  totals_.routing_ms += ms_since(start) - (migration_ms_ - migration_before);
   return {};
+}
+
+// The layout with the head's own split of its history bytes, where the method asks for that. The split is made anew at the
+// end of a turn and every kSplitEvents routings: what is bought at full precision must stay for a while to be worth it.
+HeadLayout BudgetedCache::spend(const HeadCache& head, std::span<const Candidate> candidates, HeadLayout layout) const {
+  constexpr std::int64_t kSplitEvents = 8;
+  if (settings_.spending == Spending::fixed_share) return layout;
+  const bool between = head.routed() && turn_steps_ > 0 && turn_steps_ % (kSplitEvents * settings_.rule.interval) != 0;
+  if (between && head.layout().allocated_bytes() <= layout.budget_bytes) {
+    layout.full_slots = head.layout().full_slots;
+    layout.quantized_slots = head.layout().quantized_slots;
+    layout.index_bytes = head.layout().index_bytes;
+    return layout;
+  }
+  const TierCapacity split = spend_by_gain(candidates,
+                                           {.history_bytes = layout.budget_bytes - layout.fixed_bytes,
+                                            .full_slot_bytes = layout.full_slot_bytes,
+                                            .quantized_slot_bytes = layout.quantized_slot_bytes},
+                                           kQuantizationLoss);
+  layout.full_slots = split.full;
+  layout.quantized_slots = split.quantized;
+  return layout;
 }
 
 // Rank, plan, apply for one head. tokens: its unrouted tokens, all of them up to now.
@@ -246,15 +282,19 @@ Result<void> BudgetedCache::route_head(int layer, int kv_head, const TokenView& 
                       kv_head, candidate.window);
     }
   }
+  const HeadLayout chosen = spend(head, candidates, layout);
   const RoutingPlan plan = route(event_, candidates,
-                                 {.full = layout.full_slots, .quantized = layout.quantized_slots, .promotion = settings_.promotion});
+                                 {.full = chosen.full_slots, .quantized = chosen.quantized_slots, .promotion = settings_.promotion});
   for (const TierMove& move : plan.moves) {
     totals_.promotions += move.from == Tier::quantized && move.to == Tier::full;
     totals_.demotions += move.to == Tier::quantized;
     totals_.evictions += move.to == Tier::evicted;
   }
   const std::int64_t keep = std::max(tokens.first_position, static_cast<std::int64_t>(zones.first_position(static_cast<int>(left))));
-  if (Result<void> applied = head.apply(plan, tokens, keep, layout); !applied) {
+  const Clock::time_point start = Clock::now();
+  const Result<void> applied = head.apply(plan, tokens, keep, chosen);
+  migration_ms_ += ms_since(start);
+  if (!applied) {
     Error error = applied.error();
     error.message = fmt::format("layer {}, KV head {}: {}", layer, kv_head, error.message);
     return error;

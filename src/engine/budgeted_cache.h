@@ -64,6 +64,7 @@ class BudgetedCache {
   bool fits_uncompressed(std::int64_t n_tokens) const;
   void reserve(HeadCache& head, std::int64_t n_tokens) const;
   Result<void> route_head(int layer, int kv_head, const TokenView& tokens, const HeadLayout& layout);
+  HeadLayout spend(const HeadCache& head, std::span<const Candidate> candidates, HeadLayout layout) const;
   Result<void> route_all();
   void note_bytes();
 
@@ -81,6 +82,7 @@ class BudgetedCache {
   std::vector<std::vector<CodeWindow>> past_codes_;
   std::vector<HeadView> past_;
   CacheReport totals_;  // counters and peaks so far
+  double migration_ms_ = 0;  // prefill included
   double bytes_sum_ = 0;
   double full_bytes_sum_ = 0;
 };

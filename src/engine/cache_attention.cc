@@ -76,8 +76,9 @@ void CacheAttention::plan_layer(int layer_index) {
   }
 }
 
-void CacheAttention::decode_partial(int layer, const float* q, const float* k, const float* v, int, int) noexcept {
+void CacheAttention::decode_partial(int layer, const float* q, const float* k, const float* v, int thread, int) noexcept {
   try {
+    if (thread == 0) layer_start_ = std::chrono::steady_clock::now();
     const auto n_tasks = static_cast<int>(layers_[static_cast<std::size_t>(layer)].tasks.size());
     for (int task = next_task_++; task < n_tasks; task = next_task_++) run_task(layer, static_cast<std::size_t>(task), q, k, v);
   } catch (const std::exception& exception) {
@@ -157,9 +158,13 @@ void CacheAttention::decode_merge(int layer_index, float* out, int thread, int n
     if (thread == 0) next_task_ = 0;  // of the next layer; a barrier lies between
     const std::span<const Total> heads = totals(layer);
     for (int h = thread; h < model_->n_kv_heads; h += n_threads) merge_head(layer_index, h, heads, out);
-    if (!cache_->keeps_scores()) return;
-    for (std::size_t t = static_cast<std::size_t>(thread); t < layer.tasks.size(); t += static_cast<std::size_t>(n_threads)) {
-      add_scores(layer_index, t, heads);
+    if (cache_->keeps_scores()) {
+      for (std::size_t t = static_cast<std::size_t>(thread); t < layer.tasks.size(); t += static_cast<std::size_t>(n_threads)) {
+        add_scores(layer_index, t, heads);
+      }
+    }
+    if (thread == 0) {
+      attention_ms_ += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - layer_start_).count();
     }
   } catch (const std::exception& exception) {
     fail(layer_index, exception.what());

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <limits>
 #include <span>
@@ -23,6 +24,8 @@ class CacheAttention final : public Attention {
   // The first thing that went wrong inside a graph, once.
   Result<void> take_error();
   std::size_t workspace_bytes() const;
+  // Of decode steps so far, as the first thread saw it.
+  double attention_ms() const { return attention_ms_; }
 
   void decode_partial(int layer, const float* q, const float* k, const float* v, int thread, int n_threads) noexcept override;
   void decode_merge(int layer, float* out, int thread, int n_threads) noexcept override;
@@ -61,6 +64,8 @@ class CacheAttention final : public Attention {
   std::vector<LayerTasks> layers_;
   std::vector<float> max_, denom_, acc_;  // [tasks of a layer][group], [..][group][value_dim]
   std::vector<float> weights_;            // exp(logit - max) of every token of every query head of a layer
+  std::chrono::steady_clock::time_point layer_start_;
+  double attention_ms_ = 0;
   std::atomic<int> next_task_{0};
   std::atomic<bool> failed_{false};
   Error error_;

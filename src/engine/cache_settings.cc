@@ -106,9 +106,11 @@ Result<CacheSettings> CacheSettings::from(const CacheConfig& config, int n_ctx) 
       return invalid("KV method \"{}\" packs tokens in fours: the KV window must be a multiple of 4, got {}", method.name, *window);
     }
     rule.quantized_per_mille = *share;
-    rule.ledger = Ledger::kept;
   }
   settings.promotion = config.promotion.value_or(method.promotion);
+  // Without promotion no window ever needs its codes beside its f16 values.
+  rule.ledger = settings.promotion ? Ledger::kept : Ledger::none;
+  settings.spending = config.quantized_per_mille ? Spending::fixed_share : method.spending;
   const std::string ranking = config.ranking.value_or(std::string(method.ranking));
   settings.ranking = find_ranking(ranking);
   if (settings.ranking == nullptr) {

@@ -20,6 +20,7 @@ struct CacheSettings {
   Budget budget;
   std::optional<BudgetBase> budget_base;  // as asked for
   bool promotion = false;
+  Spending spending = Spending::fixed_share;
 
   // Errors: unknown names, listing the known ones; values out of range; overrides that contradict the method.
   static Result<CacheSettings> from(const CacheConfig& config, int n_ctx);

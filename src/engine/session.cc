@@ -239,6 +239,7 @@ int Session::n_ctx() const { return state_->options.n_ctx; }
 CacheReport Session::report() const {
   CacheReport report = state_->cache->report();
   report.workspace_peak = state_->workspace_peak;
+  report.attention_ms = state_->attention->attention_ms();
   return report;
 }
 

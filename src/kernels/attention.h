@@ -140,7 +140,7 @@ class PrefillLayer {
 
 // --- Targets -------------------------------------------------------------------------------------------------------
 
-// Name of the SIMD target in use ("AVX3_ZEN4", "AVX2", ...), or "reference".
+// Name of the SIMD target in use: "AVX3_AMX", "AVX3_VNNI", "AVX3", "AVX2", "NEON", "SCALAR", or "reference".
 std::string_view simd_target();
 std::vector<std::string_view> simd_targets();  // this machine's, best first, "reference" last
 // Forces one by name (case-insensitive); false if this machine or build has no such target. Not thread-safe: call

@@ -1,7 +1,6 @@
 // 2^x for the AVX-512 files. Include it after <immintrin.h> and inside their target options.
 #pragma once
 
-
 namespace qevict {
 namespace {
 

@@ -64,7 +64,8 @@ struct DecodeData {
   int n_tokens;
   Rope rope;
   std::vector<std::uint64_t> memory;
-  std::vector<F16Run> runs;  // one per head
+  std::string name;
+  std::vector<std::vector<F16Run>> runs;  // of each head
   std::vector<std::vector<CodeWindow>> windows;
   const CodecRow* codec = nullptr;
   WindowShape window;
@@ -76,7 +77,7 @@ struct DecodeData {
   HeadView head(int h) const {
     HeadView view{{}, {}, codec, window, head_data, &rope};
     if (codec == nullptr) {
-      view.f16 = {&runs[h], 1};
+      view.f16 = runs[h];
     } else {
       view.codes = windows[h];
     }
@@ -84,10 +85,12 @@ struct DecodeData {
   }
 };
 
-DecodeData make_data(const KernelBenchOptions& options, const CodecRow* codec) {
+// scattered: f16 tokens in windows of 8, each in a slot of its own, in no order.
+DecodeData make_data(const KernelBenchOptions& options, const CodecRow* codec, bool scattered) {
   const HeadShape& shape = options.shape;
   DecodeData data{.shape = shape, .n_tokens = options.n_tokens / 8 * 8, .rope = bench_rope(shape.key_dim / 2)};
   data.codec = codec;
+  data.name = codec != nullptr ? std::string(codec->name) : scattered ? "f16 windows" : "f16";
   data.scale = 1.0f / std::sqrt(static_cast<float>(shape.key_dim));
   Rng rng(1);
   for (int i = 0; i < shape.group * shape.key_dim; ++i) data.query.push_back(1.5f * static_cast<float>(rng.normal()));
@@ -96,8 +99,7 @@ DecodeData make_data(const KernelBenchOptions& options, const CodecRow* codec) {
   for (float& m : mean) m = static_cast<float>(rng.normal());
   for (float& s : deviation) s = 0.3f + std::abs(static_cast<float>(rng.normal()));
   for (int i = 0; i < data.n_tokens; ++i) {
-    for (int d = 0; d < shape.key_dim; ++d)
-      keys.push_back(mean[d] + deviation[d] * static_cast<float>(rng.normal()));
+    for (int d = 0; d < shape.key_dim; ++d) keys.push_back(mean[d] + deviation[d] * static_cast<float>(rng.normal()));
     for (int d = 0; d < shape.value_dim; ++d) values.push_back(static_cast<float>(rng.normal()));
   }
   std::vector<std::byte> one;
@@ -126,7 +128,13 @@ DecodeData make_data(const KernelBenchOptions& options, const CodecRow* codec) {
     std::copy(one.begin(), one.end(), at);
     if (codec == nullptr) {
       const Half* half = reinterpret_cast<const Half*>(at);
-      data.runs.push_back({half, half + keys.size(), data.n_tokens, 0});
+      std::vector<F16Run>& runs = data.runs.emplace_back();
+      const int n = scattered ? 8 : data.n_tokens;
+      for (int first = 0; first < data.n_tokens; first += n) {
+        // 97 is prime to the number of windows unless that is a multiple of it: then some slots serve twice.
+        const std::ptrdiff_t slot = std::int64_t{first / n} * 97 % (data.n_tokens / n);
+        runs.push_back({half + slot * n * shape.key_dim, half + keys.size() + slot * n * shape.value_dim, n, first});
+      }
     } else {
       std::vector<CodeWindow>& windows = data.windows.emplace_back();
       for (int w = 0; w < data.n_tokens / 8; ++w)
@@ -174,8 +182,8 @@ void check_decode(const DecodeData& data, const std::vector<TokenRange>& ranges,
       for (int t = 0; t < range.end - range.begin; ++t) {
         const std::size_t i = static_cast<std::size_t>(g) * kRangeTokens + t;
         if (want.weights[i] < 1e-20f) continue;
-        row.logit_error = std::max<double>(row.logit_error, std::abs(got.max[g] + std::log(got.weights[i]) -
-                                                                     want.max[g] - std::log(want.weights[i])));
+        row.logit_error = std::max<double>(
+            row.logit_error, std::abs(got.max[g] + std::log(got.weights[i]) - want.max[g] - std::log(want.weights[i])));
       }
     }
     row.output_error = std::max(row.output_error, std::sqrt(error / size));
@@ -184,7 +192,7 @@ void check_decode(const DecodeData& data, const std::vector<TokenRange>& ranges,
 
 void bench_decode(const KernelBenchOptions& options, const DecodeData& data, const std::string& target,
                   std::span<const std::uint64_t> read_buffer, KernelBench& bench) {
-  KernelBenchRow row{.kernel = "decode " + std::string(data.codec == nullptr ? "f16" : data.codec->name),
+  KernelBenchRow row{.kernel = "decode " + data.name,
                      .target = target,
                      .shape = data.shape,
                      .n_kv_heads = options.n_decode_heads,
@@ -200,10 +208,9 @@ void bench_decode(const KernelBenchOptions& options, const DecodeData& data, con
   for (int repetition = 0; repetition < options.repetitions; ++repetition) {
     const double read = time_reads(options.n_threads, read_buffer);
     const double bandwidth = static_cast<double>(read_buffer.size_bytes()) / read;
-    const double seconds =
-        time_tasks(options.n_threads, options.n_decode_heads * n_ranges, [&](int task, int thread) {
-          run_range(&attend_decode, data, task / n_ranges, ranges[task % n_ranges], partials, thread);
-        });
+    const double seconds = time_tasks(options.n_threads, options.n_decode_heads * n_ranges, [&](int task, int thread) {
+      run_range(&attend_decode, data, task / n_ranges, ranges[task % n_ranges], partials, thread);
+    });
     ms.push_back(seconds * 1e3);
     ns.push_back(seconds / tokens * 1e9);
     gbs.push_back(data.bytes / seconds * 1e-9);
@@ -342,14 +349,15 @@ KernelBench bench_kernels(const KernelBenchOptions& options) {
     }
   };
   if (options.decode) {
-    std::vector<const CodecRow*> stored = {nullptr};
-    for (const std::string& name : options.codecs) {
-      stored.push_back(find_codec(name));
-      QEVICT_CHECK(stored.back() != nullptr, "the codecs to bench exist");
-    }
-    for (const CodecRow* codec : stored) {
-      const DecodeData data = make_data(options, codec);
+    const auto bench_data = [&](const DecodeData& data) {
       for_targets([&](const std::string& target) { bench_decode(options, data, target, read_buffer, bench); });
+    };
+    bench_data(make_data(options, nullptr, false));
+    bench_data(make_data(options, nullptr, true));
+    for (const std::string& name : options.codecs) {
+      const CodecRow* codec = find_codec(name);
+      QEVICT_CHECK(codec != nullptr, "the codecs to bench exist");
+      bench_data(make_data(options, codec, false));
     }
   }
   if (options.prefill) for_targets([&](const std::string& target) { bench_prefill(options, target, bench); });

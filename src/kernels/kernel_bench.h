@@ -1,4 +1,5 @@
-// Times every kernel on every target of this machine, after checking it against the reference: `qevict bench --kernels`.
+// Times every kernel on every target of this machine, after checking it against the reference: `qevict bench
+// --kernels`.
 #pragma once
 
 #include <cstddef>
@@ -16,11 +17,11 @@ struct Spread {
 };
 
 struct KernelBenchRow {
-  std::string kernel;  // "decode f16", "decode int2", "prefill", ...
+  std::string kernel;  // "decode f16", "decode f16 windows" (scattered), "decode int2", "prefill", ...
   std::string target;
   HeadShape shape;
-  int n_kv_heads = 0;        // heads timed together, each with its own memory
-  int n_tokens = 0;          // of each head
+  int n_kv_heads = 0;         // heads timed together, each with its own memory
+  int n_tokens = 0;           // of each head
   double output_error = 0.0;  // relative to the reference, root mean square
   double logit_error = 0.0;   // largest absolute; of prefill: relative error of the column sums
   double bytes = 0.0;         // of cache that one pass reads
@@ -40,7 +41,7 @@ struct KernelBenchOptions {
   int n_decode_heads = 90;  // 90 x 7,680 tokens in f16 are 177 MB
   int n_prefill_heads = 3;  // of one layer
   int prefill_chunk = 512;
-  std::vector<std::string> codecs = {"int2", "int4"};
+  std::vector<std::string> codecs = {"int2", "int4", "k3v2", "k4v4"};
   std::vector<std::string> targets;  // empty: all of this machine but the reference
   bool decode = true;
   bool prefill = true;

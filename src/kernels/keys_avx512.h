@@ -1,9 +1,9 @@
 // Keys behind codes in AVX-512 with VNNI, shared by the codecs' files. Include it inside their target options, after
 // <immintrin.h>.
 //
-// One register holds 4 channels x 8 tokens of 16 bits (codec/record.h). A Source turns codes into integer keys, in units
-// of 2^-13 of the largest key that a pair of channels may hold in the chunk; the pair turns by the token's place in the
-// window; vpdpwssd multiplies by the query, which was turned back to the middle of the window.
+// One register holds 4 channels x 8 tokens of 16 bits (codec/record.h). A Source turns codes into integer keys, in
+// units of 2^-13 of the largest key that a pair of channels may hold in the chunk; the pair turns by the token's place
+// in the window; vpdpwssd multiplies by the query, which was turned back to the middle of the window.
 #pragma once
 
 #include <algorithm>
@@ -18,15 +18,16 @@
 namespace qevict {
 namespace {
 
-constexpr int kTokens = 8;        // of a window
-constexpr int kChunk = 32;        // windows that share units
+constexpr int kTokens = 8;  // of a window
+constexpr int kChunk = 32;  // windows that share units
 constexpr int kMaxDim = 256;
-constexpr int kMaxHeads = 4;      // at once
+constexpr int kMaxHeads = 4;                  // at once
 constexpr int kMaxTokens = 2 * kRangeTokens;  // of one call
 constexpr float kKeyUnit = 8192.0f;
 constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
 
 #define QEVICT_INLINE __attribute__((always_inline)) inline
+#define QEVICT_NOINLINE __attribute__((noinline))  // one copy, whoever calls it
 
 QEVICT_INLINE __m512 load_halves(const std::byte* from) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
@@ -34,8 +35,7 @@ QEVICT_INLINE __m512 load_halves(const std::byte* from) {
 
 // Low 16 bits of the integers in even (as even lanes) and odd.
 QEVICT_INLINE __m512i interleave16(__m512 even, __m512 odd) {
-  return _mm512_mask_mov_epi16(_mm512_castps_si512(even), 0xAAAAAAAAu,
-                               _mm512_slli_epi32(_mm512_castps_si512(odd), 16));
+  return _mm512_mask_mov_epi16(_mm512_castps_si512(even), 0xAAAAAAAAu, _mm512_slli_epi32(_mm512_castps_si512(odd), 16));
 }
 
 QEVICT_INLINE __m512i broadcast64(const std::int16_t* from) {
@@ -116,7 +116,8 @@ void find_query_units(const Keys& keys, const Query* queries, Chunk& chunk) {
   for (int g = 0; g < kHeads; ++g) {
     __m512 top = _mm512_set1_ps(1e-30f);
     for (int i = 0; i < keys.dim; i += 16)
-      top = _mm512_max_ps(top, _mm512_mul_ps(_mm512_load_ps(queries[g].amplitude + i), _mm512_load_ps(chunk.largest + i)));
+      top = _mm512_max_ps(top,
+                          _mm512_mul_ps(_mm512_load_ps(queries[g].amplitude + i), _mm512_load_ps(chunk.largest + i)));
     const float largest = _mm512_reduce_max_ps(top);
     chunk.query_units[g] = amplitude / largest;
     chunk.logit_unit[g] = largest / (amplitude * kKeyUnit);
@@ -125,7 +126,7 @@ void find_query_units(const Keys& keys, const Query* queries, Chunk& chunk) {
 
 // Queries turned back to the block of positions, in integers.
 template <int kHeads>
-void turn_queries(const Keys& keys, const Query* queries, int block, Chunk& chunk) {
+QEVICT_NOINLINE void turn_queries(const Keys& keys, const Query* queries, int block, Chunk& chunk) {
   const int dim = keys.dim;
   const float* row = keys.rotation.block_row(block);
   const __m512 magic = _mm512_set1_ps(kMagic);
@@ -196,7 +197,8 @@ QEVICT_INLINE void unrolled(std::integer_sequence<int, kIndex...>, F f) {
 //   void prepare(const CodeWindow&, const Chunk&, int i)   window i of 2
 //   void sums<kNeox, kHeads>(const CodeWindow&, const TurnedQuery&, int i, __m512i (&sums)[kHeads])
 template <bool kNeox, int kHeads, class Source>
-void key_logits(const Keys& keys, Source& source, const Query* queries, float* logits, std::size_t stride) {
+QEVICT_NOINLINE void key_logits(const Keys& keys, Source& source, const Query* queries, float* logits,
+                                std::size_t stride) {
   Chunk chunk;
   TurnedQuery turned[2];
   const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
@@ -281,10 +283,18 @@ void attend_codes(const Keys& keys, Source& source, Values values) {
       values(count, first, logits);
     };
     switch (heads) {
-      case 1: run(std::integral_constant<int, 1>()); break;
-      case 2: run(std::integral_constant<int, 2>()); break;
-      case 3: run(std::integral_constant<int, 3>()); break;
-      default: run(std::integral_constant<int, 4>()); break;
+      case 1:
+        run(std::integral_constant<int, 1>());
+        break;
+      case 2:
+        run(std::integral_constant<int, 2>());
+        break;
+      case 3:
+        run(std::integral_constant<int, 3>());
+        break;
+      default:
+        run(std::integral_constant<int, 4>());
+        break;
     }
   }
 }

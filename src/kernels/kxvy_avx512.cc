@@ -1,11 +1,10 @@
 // Keys and values of the kXvY family (codec/kxvy.h), 8 tokens a window, read as codes.
 //
 // Keys as keys_avx512.h says; a code selects a level, times the token's scale, times the channel's deviation, plus its
-// mean. Values: levels of 11 bits times weights of 14 (probability times the token's scale) in vpdpwssd; the rotation of
-// the values is undone once, on the sums.
-#include "codec/kxvy.h"
-
+// mean. Values: levels of 11 bits times weights of 14 (probability times the token's scale) in vpdpwssd; the rotation
+// of the values is undone once, on the sums.
 #include "codec/hadamard.h"
+#include "codec/kxvy.h"
 #include "codec/lloyd_max.h"
 #include "codec/scale8.h"
 #include "kernels/codes_avx512.h"
@@ -94,9 +93,8 @@ class LevelSource {
     const __m512 magic = _mm512_set1_ps(kMagic);
     for (int i = 0; i < kDim; i += 32) {
       const auto integers = [&](const float* values, const float* units) {
-        return interleave16(
-            _mm512_fmadd_ps(_mm512_load_ps(values + i), _mm512_load_ps(units + i), magic),
-            _mm512_fmadd_ps(_mm512_load_ps(values + i + 16), _mm512_load_ps(units + i + 16), magic));
+        return interleave16(_mm512_fmadd_ps(_mm512_load_ps(values + i), _mm512_load_ps(units + i), magic),
+                            _mm512_fmadd_ps(_mm512_load_ps(values + i + 16), _mm512_load_ps(units + i + 16), magic));
       };
       _mm512_store_si512(deviations_ + i, integers(deviation_, chunk.scale_units));
       _mm512_store_si512(means_ + i, integers(mean_, chunk.zero_units));
@@ -107,8 +105,8 @@ class LevelSource {
   QEVICT_INLINE void prepare(const CodeWindow& code, const Chunk&, int window) {
     const __m256i units = _mm256_cvtps_epi32(
         _mm256_mul_ps(scales_of(code.record + layout_.key_scales(kTokens)), _mm256_set1_ps(to_units_)));
-    const __m512i token = _mm512_set_epi16(7, 7, 7, 7, 6, 6, 6, 6, 5, 5, 5, 5, 4, 4, 4, 4, 3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1,
-                                           1, 0, 0, 0, 0);
+    const __m512i token = _mm512_set_epi16(7, 7, 7, 7, 6, 6, 6, 6, 5, 5, 5, 5, 4, 4, 4, 4, 3, 3, 3, 3, 2, 2, 2, 2, 1, 1,
+                                           1, 1, 0, 0, 0, 0);
     scales_[window] = _mm512_permutexvar_epi16(token, _mm512_castsi128_si512(_mm256_cvtepi32_epi16(units)));
   }
 
@@ -135,14 +133,14 @@ class LevelSource {
   __m512i levels_;
   __m512i scales_[2];
   float to_units_ = 0.0f;
-  alignas(64) float mean_[kDim], deviation_[kDim];              // slot order
-  alignas(64) std::int16_t means_[kDim], deviations_[kDim];     // register order, in units of the chunk
+  alignas(64) float mean_[kDim], deviation_[kDim];           // slot order
+  alignas(64) std::int16_t means_[kDim], deviations_[kDim];  // register order, in units of the chunk
 };
 
 // Exponentials in place, and weight * scale of every token in units of 2^-14 of largest.
 template <int kHeads>
-void exponentials(const Keys& keys, std::size_t scales_at, float* rows, std::size_t stride, const float* max, float largest,
-                  std::int16_t* const* weights, float* denom) {
+QEVICT_NOINLINE void exponentials(const Keys& keys, std::size_t scales_at, float* rows, std::size_t stride,
+                                  const float* max, float largest, std::int16_t* const* weights, float* denom) {
   constexpr float kLog2E = 1.44269504088896341f;
   const __m512 to_units = _mm512_set1_ps(16383.0f / largest);
   __m512 sum[kHeads];
@@ -150,14 +148,13 @@ void exponentials(const Keys& keys, std::size_t scales_at, float* rows, std::siz
   for (int w = 0; w < keys.n_windows; w += 2) {
     const bool pair = w + 1 < keys.n_windows;
     const __mmask16 mask = pair ? 0xffff : 0x00ff;
-    const __m512 scales =
-        _mm512_insertf32x8(_mm512_castps256_ps512(scales_of(keys.windows[w].record + scales_at)),
-                           scales_of(keys.windows[pair ? w + 1 : w].record + scales_at), 1);
+    const __m512 scales = _mm512_insertf32x8(_mm512_castps256_ps512(scales_of(keys.windows[w].record + scales_at)),
+                                             scales_of(keys.windows[pair ? w + 1 : w].record + scales_at), 1);
     const __m512 scale = _mm512_mul_ps(scales, to_units);
     for (int g = 0; g < kHeads; ++g) {
       float* row = rows + g * stride + kTokens * w;
-      const __m512 x = _mm512_fmsub_ps(_mm512_maskz_loadu_ps(mask, row), _mm512_set1_ps(kLog2E),
-                                       _mm512_set1_ps(max[g] * kLog2E));
+      const __m512 x =
+          _mm512_fmsub_ps(_mm512_maskz_loadu_ps(mask, row), _mm512_set1_ps(kLog2E), _mm512_set1_ps(max[g] * kLog2E));
       const __m512 p = _mm512_maskz_mov_ps(mask, exp2_of(x));
       _mm512_mask_storeu_ps(row, mask, p);
       sum[g] = _mm512_add_ps(sum[g], p);
@@ -170,8 +167,8 @@ void exponentials(const Keys& keys, std::size_t scales_at, float* rows, std::siz
 
 // acc[g][first_group * 16 ..] = sum over tokens of weight * level, of 64 rotated channels.
 template <int kBits, int kHeads>
-void value_sums(const Keys& keys, std::size_t codes_at_byte, const std::int16_t* const* weights, int first_group, float unit,
-                float* acc, int value_dim) {
+QEVICT_NOINLINE void value_sums(const Keys& keys, std::size_t codes_at_byte, const std::int16_t* const* weights,
+                                int first_group, float unit, float* acc, int value_dim) {
   constexpr int kFlush = 8;  // windows whose sums fit an int32: 64 * 16383 * 2047 < 2^31
   const __m512i levels = level_table<kBits>(2047.0f);
   __m512 totals[kHeads][4];

@@ -3,7 +3,6 @@
 // Keys as keys_avx512.h says; a code, as a fraction, becomes code * scale + zero. Values: codes stay bytes; the weights
 // (probability times the token's scale) are two planes of 7 bits for vpdpbusd.
 #include "codec/paper_int.h"
-
 #include "kernels/codes_avx512.h"
 #include "kernels/rotation_table.h"
 
@@ -71,9 +70,9 @@ class PaperSource {
 
   template <bool kNeox, int kHeads>
   QEVICT_INLINE void sums(const CodeWindow& code, const TurnedQuery& query, int window, __m512i (&out)[kHeads]) const {
-    constexpr int kPerRow = 16 / kBits;                       // registers
-    constexpr int kPairs = kNeox ? kPerRow : kPerRow / 2;     // of one row, or of two rows that lie half a key apart
-    const int behind = kNeox ? keys_.dim / 2 : 4;             // from a pair's first register to its second
+    constexpr int kPerRow = 16 / kBits;                    // registers
+    constexpr int kPairs = kNeox ? kPerRow : kPerRow / 2;  // of one row, or of two rows that lie half a key apart
+    const int behind = kNeox ? keys_.dim / 2 : 4;          // from a pair's first register to its second
     const std::byte* row = code.record;
     const std::byte* row_y = kNeox ? row + behind / 4 / kPerRow * 64 : row;
     for (int pair = 0; pair < keys_.dim / 8; pair += kPairs, row += 64, row_y += 64) {
@@ -82,7 +81,8 @@ class PaperSource {
         constexpr int kShiftX = (kNeox ? kI : 2 * kI) * kBits, kShiftY = (kNeox ? kI : 2 * kI + 1) * kBits;
         const int at = (kNeox ? 4 : 8) * (pair + kI);
         add_products(key<kShiftX>(row, window, at), key<kShiftY>(row_y, window, at + behind),
-                     keys_.rotation.turns()[pair + kI], keys_.rotation.in_window(pair + kI), query, at, at + behind, out);
+                     keys_.rotation.turns()[pair + kI], keys_.rotation.in_window(pair + kI), query, at, at + behind,
+                     out);
       });
     }
   }
@@ -95,7 +95,8 @@ class PaperSource {
     __m512i code = _mm512_loadu_si512(row);
     code = kUp < 0 ? _mm512_srli_epi16(code, -kUp) : _mm512_slli_epi16(code, kUp);
     code = _mm512_and_si512(code, _mm512_set1_epi16(((1 << kBits) - 1) << (15 - kBits)));
-    return _mm512_add_epi16(_mm512_mulhrs_epi16(code, broadcast64(scale_[window] + at)), broadcast64(zero_[window] + at));
+    return _mm512_add_epi16(_mm512_mulhrs_epi16(code, broadcast64(scale_[window] + at)),
+                            broadcast64(zero_[window] + at));
   }
 
   const Keys& keys_;
@@ -109,8 +110,9 @@ constexpr int kPlaneBytes = 16;
 
 // Exponentials in place, and weight * scale of every token as planes. Leaves the sum of weight * zero in zero_sum.
 template <int kHeads>
-void exponentials(const Keys& keys, const PaperIntLayout& layout, float* rows, std::size_t stride, const float* max, float largest_scale,
-                  std::uint8_t* const* planes, float* denom, float* zero_sum) {
+QEVICT_NOINLINE void exponentials(const Keys& keys, const PaperIntLayout& layout, float* rows, std::size_t stride,
+                                  const float* max, float largest_scale, std::uint8_t* const* planes, float* denom,
+                                  float* zero_sum) {
   const __m512 log2e = _mm512_set1_ps(1.44269504088896341f);
   const __m512 to_units = _mm512_set1_ps(16383.0f / largest_scale);
   __m512 top[kHeads], sum[kHeads], zeros[kHeads];
@@ -150,8 +152,8 @@ void exponentials(const Keys& keys, const PaperIntLayout& layout, float* rows, s
 
 // acc[g][first_group * 16 ..] = sum over tokens of weight * code, for kGroups groups of 16 channels.
 template <int kBits, int kHeads, int kGroups>
-void value_sums(const Keys& keys, const PaperIntLayout& layout, const std::uint8_t* const* planes, int first_group, float unit, const float* zero_sum,
-                float* acc, int value_dim) {
+QEVICT_NOINLINE void value_sums(const Keys& keys, const PaperIntLayout& layout, const std::uint8_t* const* planes,
+                                int first_group, float unit, const float* zero_sum, float* acc, int value_dim) {
   constexpr int kPerRow = 8 / kBits;  // codes of a byte
   __m512i sums[kHeads][kGroups][2];
   for (auto& head : sums)
@@ -186,8 +188,8 @@ void value_sums(const Keys& keys, const PaperIntLayout& layout, const std::uint8
 float largest_value_scale(const Keys& keys, const PaperIntLayout& layout) {
   __m128i top = _mm_setzero_si128();
   for (int w = 0; w < keys.n_windows; ++w)
-    top = _mm_max_epu16(top, _mm_loadu_si128(reinterpret_cast<const __m128i*>(keys.windows[w].record +
-                                                                             layout.value_scales())));
+    top = _mm_max_epu16(
+        top, _mm_loadu_si128(reinterpret_cast<const __m128i*>(keys.windows[w].record + layout.value_scales())));
   const float largest = _mm256_cvtss_f32(_mm256_cvtph_ps(top));
   return std::max({largest, _mm512_reduce_max_ps(_mm512_zextps256_ps512(_mm256_cvtph_ps(top))), 1e-20f});
 }

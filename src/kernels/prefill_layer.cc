@@ -12,7 +12,7 @@
 namespace qevict {
 namespace {
 
-constexpr int kLanes = 8;       // of column sums; a constant, so that sums never depend on the machine
+constexpr int kLanes = 8;  // of column sums; a constant, so that sums never depend on the machine
 constexpr std::size_t kAlign = 64;
 
 struct FreeAligned {
@@ -162,7 +162,8 @@ void PrefillLayer::store(const float* k, const float* v, int n_rows, int thread,
   };
   copy(k, s.keys, s.shape.key_dim);
   copy(v, s.values, s.shape.value_dim);
-  for (int h = 0; h < s.n_kv_heads; ++h) s.kernels.prefill.pack(s.shape, s.head(h), s.first_row + begin, s.first_row + end);
+  for (int h = 0; h < s.n_kv_heads; ++h)
+    s.kernels.prefill.pack(s.shape, s.head(h), s.first_row + begin, s.first_row + end);
 }
 
 void PrefillLayer::attend(const float* q, int n_rows, float scale, float* out, int thread, int /*n_threads*/) {
@@ -171,8 +172,7 @@ void PrefillLayer::attend(const float* q, int n_rows, float scale, float* out, i
   const std::size_t query_stride = static_cast<std::size_t>(n_q_heads) * s.shape.key_dim;
   const std::size_t out_stride = static_cast<std::size_t>(n_q_heads) * s.shape.value_dim;
   const int stripe_rows = s.kernels.prefill.stripe_rows;
-  ThreadScratch& scratch =
-      s.scratch_of(thread, s.kernels.prefill.scratch_floats(s.shape, stripe_rows, s.row_floats));
+  ThreadScratch& scratch = s.scratch_of(thread, s.kernels.prefill.scratch_floats(s.shape, stripe_rows, s.row_floats));
   const int first = s.last_row_only ? n_rows - 1 : 0;  // of the chunk
   // A task is one lane of one head: its stripes in ascending order, so that sums do not depend on who runs it.
   for (int task; (task = s.next_task.fetch_add(1, std::memory_order_relaxed)) < s.n_kv_heads * kLanes;) {
@@ -183,21 +183,22 @@ void PrefillLayer::attend(const float* q, int n_rows, float scale, float* out, i
       if (stripe % kLanes != lane) continue;
       const int row = std::max(stripe * stripe_rows - s.first_row, first);
       const int end = std::min((stripe + 1) * stripe_rows - s.first_row, n_rows);
-      s.kernels.prefill.stripe({.shape = s.shape,
-                        .past = s.past_of(h),
-                        .decode_window = s.kernels.decode_window,
-                        .head = s.head(h),
-                        .query = q + row * query_stride + std::ptrdiff_t{h} * s.shape.group * s.shape.key_dim,
-                        .query_stride = query_stride,
-                        .out = out + row * out_stride + std::ptrdiff_t{h} * s.shape.group * s.shape.value_dim,
-                        .out_stride = out_stride,
-                        .first_row = s.first_row + row,
-                        .n_rows = end - row,
-                        .scale = scale,
-                        .sums = s.want_sums && !s.last_row_only ? s.lane_sums(h, lane) : nullptr,
-                        .row_weights = s.row_weights.empty() ? nullptr : s.row_weights.data() + s.first_row + row,
-                        .scratch = scratch.floats.get(),
-                        .row_floats = s.row_floats});
+      s.kernels.prefill.stripe(
+          {.shape = s.shape,
+           .past = s.past_of(h),
+           .decode_window = s.kernels.decode_window,
+           .head = s.head(h),
+           .query = q + row * query_stride + std::ptrdiff_t{h} * s.shape.group * s.shape.key_dim,
+           .query_stride = query_stride,
+           .out = out + row * out_stride + std::ptrdiff_t{h} * s.shape.group * s.shape.value_dim,
+           .out_stride = out_stride,
+           .first_row = s.first_row + row,
+           .n_rows = end - row,
+           .scale = scale,
+           .sums = s.want_sums && !s.last_row_only ? s.lane_sums(h, lane) : nullptr,
+           .row_weights = s.row_weights.empty() ? nullptr : s.row_weights.data() + s.first_row + row,
+           .scratch = scratch.floats.get(),
+           .row_floats = s.row_floats});
     }
   }
 }

@@ -12,7 +12,7 @@
 
 namespace qevict {
 
-inline constexpr int kOffsets = 64;                 // positions of a block
+inline constexpr int kOffsets = 64;                // positions of a block
 inline constexpr int kMaxTablePosition = 1 << 22;  // beyond it callers use Rope::rotate
 
 // Rows of floats, one per block of positions, made on first use and kept. Safe from any number of threads.
@@ -50,8 +50,8 @@ class RotationTable {
   BlockRows blocks_;
 };
 
-// The table of a rope; the reference stays valid for the life of the process. Cheap when a thread asks for the same rope
-// again.
+// The table of a rope; the reference stays valid for the life of the process. Cheap when a thread asks for the same
+// rope again.
 const RotationTable& rotation_table(const Rope& rope);
 
 // The same for keys behind codes of windows of 8 tokens, in integers and in the order of records (codec/record.h).

@@ -16,21 +16,44 @@ class TokenRows {
     while (run_ != last_run_ && run_->first_token + run_->n_tokens <= token_) ++run_;
   }
 
-  // Fills up to `capacity` pointers and returns how many; 0 at the end.
-  int next(const Half** rows, int capacity) {
+  // Fills up to `capacity` pointers and returns how many; 0 at the end. The hardware does not see over the ends of
+  // pages and runs: touch(row) is called for rows that come a little later.
+  template <class Touch>
+  int next(const Half** rows, int capacity, Touch touch) {
     int count = 0;
     while (count < capacity && token_ < end_ && run_ != last_run_) {
       const int within = token_ - run_->first_token;
       const int n = std::min({capacity - count, end_ - token_, run_->n_tokens - within});
       const Half* row = (of_ == Of::keys ? run_->keys : run_->values) + std::ptrdiff_t{within} * dim_;
-      for (int i = 0; i < n; ++i, row += dim_) rows[count++] = row;
+      for (int i = 0; i < n; ++i, row += dim_) {
+        rows[count++] = row;
+        if (within + i + kTokensAhead < run_->n_tokens) touch(row + kTokensAhead * dim_);
+      }
       token_ += n;
-      if (within + n == run_->n_tokens) ++run_;
+      if (within + n == run_->n_tokens) {
+        ++run_;
+        if (last_run_ - run_ > kRunsAhead) touch_run(run_[kRunsAhead], touch);
+      }
     }
     return count;
   }
 
+  int next(const Half** rows, int capacity) {
+    return next(rows, capacity, [](const Half*) {});
+  }
+
  private:
+  static constexpr int kRunsAhead = 3;
+  static constexpr std::ptrdiff_t kTokensAhead = 32;  // within a run: over the ends of pages
+  static constexpr int kShort = 64;
+
+  template <class Touch>
+  void touch_run(const F16Run& run, Touch touch) const {
+    if (run.n_tokens > kShort) return;
+    const Half* row = of_ == Of::keys ? run.keys : run.values;
+    for (int i = 0; i < run.n_tokens; ++i, row += dim_) touch(row);
+  }
+
   const F16Run* run_;
   const F16Run* last_run_;
   int token_;

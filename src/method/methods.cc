@@ -13,6 +13,13 @@ constexpr std::string_view kQevict = "arXiv 2608.05326";
 
 constexpr Method kMethods[] = {
     {.name = "full", .summary = "everything, f16; the reference", .paper = "", .compresses = false, .ranking = ""},
+    {.name = "qevict",
+     .summary = "windows of 8 as 3-bit keys and 2-bit values, f16 where it gains more, rest evicted",
+     .paper = "beyond arXiv 2608.05326 (docs/design.md)",
+     .quantized_per_mille = 700,
+     .codec = "k3v2",
+     .ranking = "observed",
+     .spending = Spending::by_gain},
     {.name = "qevict-paper",
      .summary = "best windows f16, next ones INT2 and recoverable, rest evicted (the paper's R3)",
      .paper = kQevict,

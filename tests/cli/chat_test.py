@@ -12,7 +12,8 @@ from program import GREEDY, PROGRAM, TIMEOUT, ProgramTest, environment
 
 class Piped(ProgramTest):
     def talk(self, *lines, flags=(), **options):
-        return self.run_program("chat", *GREEDY, "-n", 16, *flags, stdin="".join(line + "\n" for line in lines).encode(), **options)
+        length = () if "-n" in flags else ("-n", 16)
+        return self.run_program("chat", *GREEDY, *length, *flags, stdin="".join(line + "\n" for line in lines).encode(), **options)
 
     def talk_json(self, *lines, flags=()):
         return self.talk(*lines, flags=[*flags, "--json"], code=0).json()
@@ -69,7 +70,7 @@ class Piped(ProgramTest):
 
     def test_templates(self):
         self.talk_json("Hi", flags=["--chat-template", "chatml"])
-        self.assert_error(1, "chat", "--chat-template", "no-such-template", stdin=b"Hi\n", says="no-such-template")
+        self.assert_error(2, "chat", "--chat-template", "no-such-template", stdin=b"Hi\n", says="no-such-template")
 
     def test_the_context_ends_with_a_line_naming_clear(self):
         run = self.talk("Tell me a story.", "And then?", "/clear", "Hi", flags=["-c", "96", "-n", "-1", "--ignore-eos"], code=1)

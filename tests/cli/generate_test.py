@@ -55,7 +55,7 @@ class Ordinary(ProgramTest):
 
     def test_every_method_runs(self):
         for row in self.json_of("methods"):
-            for tokens, budget in ((1, "1%"), (9, "5%"), (400, "10%")):
+            for tokens, budget in ((9, "1%"), (400, "10%")):
                 with self.subTest(method=row["name"], tokens=tokens, budget=budget):
                     flags = ["--kv-budget", budget] if row["compresses"] else []
                     result = self.json_of("generate", "-p", words(tokens), "-n", 12, "--ignore-eos", *GREEDY,
@@ -87,7 +87,7 @@ class Ordinary(ProgramTest):
         self.assertRegex(run.notes, r"(?m)^kv-method +qevict-paper$")
 
     def test_valid_utf8_whatever_is_sampled(self):
-        for seed in range(6):
+        for seed in range(4):
             arguments = ["generate", "-p", "日本語 emoji 🎉 and", "-n", 60, "--temp", "2.5", "--top-k", 0, "--top-p", 1, "--min-p", 0,
                          "--seed", seed, "--ignore-eos", "-t", 2]
             with self.subTest(seed=seed):
@@ -163,7 +163,7 @@ class Prompts(ProgramTest):
 
 class Budgets(ProgramTest):
     def test_bytes_that_leave_no_window(self):
-        self.assert_error(2, "generate", "-f", DEMO, "-n", 8, "--kv-budget", "1000", says=["1000"])
+        self.assert_error(2, "generate", "-f", DEMO, "-n", 8, "--kv-budget", "1000", says=["leaves no window", "at least"])
 
     def test_a_recent_region_that_leaves_no_window(self):
         self.assert_error(2, "generate", "-f", DEMO, "-n", 8, "--kv-budget", "10%", "--kv-recent", 900)

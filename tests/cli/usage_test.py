@@ -46,7 +46,7 @@ class Usage(ProgramTest):
                 self.assert_error(2, "generate", "-p", "x", "--kv-budget", budget, says="--kv-budget")
 
     def test_an_option_given_twice(self):
-        self.assert_error(2, "generate", "-p", "x", "-n", "5", "-n", "6", says="--n-predict")
+        self.assert_error(2, "generate", "-p", "x", "-n", "5", "-n", "6", says="--n-predict is given more than once")
 
     def test_contradictions(self):
         for arguments in [["-p", "x", "-f", DEMO], ["-p", "x", "--kv-method", "r2", "--no-promotion"],

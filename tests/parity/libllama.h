@@ -14,7 +14,7 @@ struct LlamaOptions {
   bool flash_attention = false;
   bool f16_kv = true;  // false: f32
   int n_ctx = 1024;
-  int n_threads = 2;
+  int n_threads = 1;
 };
 
 // One sequence. Throws std::runtime_error if libllama refuses anything.

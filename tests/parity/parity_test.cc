@@ -81,7 +81,7 @@ TEST_P(TinyParity, FullIsLibllama) {
   const Rival rival = greedy_rival(path, prompt, {.f16_kv = GetParam().f16_kv});
   const Result<Model> model = Model::load(path);
   ASSERT_TRUE(model) << model.error().message;
-  Session session = open_session(*model, {.cache = {.method = "full"}, .n_threads = 2});
+  Session session = open_session(*model, {.cache = {.method = "full"}, .n_threads = 1});
   const Difference found = difference(rival.logits, teacher_forced(session, prompt, rival.tokens));
   print(GetParam().name, found);
   expect_parity(found);
@@ -90,7 +90,7 @@ TEST_P(TinyParity, FullIsLibllama) {
 TEST(DefaultModelInF32, FullIsLibllama) {
   const std::span<const Token> prompt = prose().first(kPrompt);
   const Rival rival = greedy_rival(f32_copy(), prompt, {});
-  Session session = open_session(f32_model(), {.cache = {.method = "full"}, .n_threads = 2});
+  Session session = open_session(f32_model(), {.cache = {.method = "full"}, .n_threads = 1});
   const Difference found = difference(rival.logits, teacher_forced(session, prompt, rival.tokens));
   print("default model, f32", found);
   expect_parity(found);
@@ -106,7 +106,7 @@ TEST(DefaultModelAsShipped, FullIsAsNearToLibllamaAsLibllamaIsToItself) {
   print("libllama, flash attention on against off", floor);
   const Result<Model> model = Model::load(path);
   ASSERT_TRUE(model) << model.error().message;
-  Session session = open_session(*model, {.cache = {.method = "full"}, .n_threads = 2});
+  Session session = open_session(*model, {.cache = {.method = "full"}, .n_threads = 1});
   const Difference found = difference(rival.logits, teacher_forced(session, prompt, rival.tokens));
   print("default model, Q4_1", found);
   EXPECT_LE(found.mean_kl, 1.5 * floor.mean_kl);

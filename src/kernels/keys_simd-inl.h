@@ -1,0 +1,265 @@
+// Keys behind codes in Highway's 16-bit arithmetic, for x86 without VNNI: the method of keys_avx512.h, where it is
+// explained, with vectors of any length and plain loops where time does not matter. Included once per target.
+#if defined(QEVICT_KERNELS_KEYS_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef QEVICT_KERNELS_KEYS_SIMD_INL_H_
+#undef QEVICT_KERNELS_KEYS_SIMD_INL_H_
+#else
+#define QEVICT_KERNELS_KEYS_SIMD_INL_H_
+#endif
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+#include "kernels/kernel_table.h"
+#include "kernels/rotation_table.h"
+#include "kernels/simd_math-inl.h"
+
+// The places of products in the sums of ReorderWidenMulAccumulate differ on other machines.
+#define QEVICT_CODES_16 (HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3)
+
+#if QEVICT_CODES_16
+HWY_BEFORE_NAMESPACE();
+namespace qevict {
+namespace HWY_NAMESPACE {
+
+constexpr int kTokens = 8;  // of a window
+constexpr int kChunk = 32;  // windows that share units
+constexpr int kMaxDim = 256;
+constexpr int kMaxHeads = 4;  // at once
+constexpr int kMaxTokens = 2 * kRangeTokens;
+constexpr float kKeyUnit = 8192.0f;
+constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
+
+using D16 = hn::CappedTag<std::int16_t, 32>;
+using D32 = hn::Repartition<std::int32_t, D16>;
+using V16 = hn::Vec<D16>;
+using V32 = hn::Vec<D32>;
+constexpr int kLanes = hn::MaxLanes(D16());
+constexpr int kParts = 32 / kLanes;  // of a register of 8 tokens x 4 channels
+constexpr int kPartTokens = kTokens / kParts;
+
+V16 HWY_INLINE broadcast64(const std::int16_t* four) {
+  std::int64_t bits;
+  std::memcpy(&bits, four, sizeof(bits));
+  return hn::BitCast(D16(), hn::Set(hn::Repartition<std::int64_t, D16>(), bits));
+}
+
+V16 HWY_INLINE broadcast32(const std::int16_t* two) {
+  std::int32_t bits;
+  std::memcpy(&bits, two, sizeof(bits));
+  return hn::BitCast(D16(), hn::Set(D32(), bits));
+}
+
+V32 HWY_INLINE add_pairs_of_products(V32 sums, V16 a, V16 b) {
+  V32 unused = hn::Zero(D32());
+  return hn::ReorderWidenMulAccumulate(D32(), a, b, sums, unused);
+}
+
+// From slot order (PaperIntLayout::key_slot) to registers, rounded.
+void to_registers(const float* slots, int dim, std::int16_t* registers) {
+  for (int i = 0; i < dim; i += 32) {
+    std::uint32_t pairs[16];
+    for (int j = 0; j < 16; ++j) {
+      const std::uint32_t even = std::bit_cast<std::uint32_t>(slots[i + j] + kMagic);
+      const std::uint32_t odd = std::bit_cast<std::uint32_t>(slots[i + 16 + j] + kMagic);
+      pairs[j] = (even & 0xffffu) | odd << 16;
+    }
+    std::memcpy(registers + i, pairs, sizeof(pairs));
+  }
+}
+
+void load_halves(const std::byte* from, int n, float* out) {  // n: a multiple of 8
+  const hn::CappedTag<float, 8> d;
+  for (int i = 0; i < n; i += static_cast<int>(hn::Lanes(d)))
+    hn::StoreU(load_half(d, reinterpret_cast<const Half*>(from) + i), d, out + i);
+}
+
+struct Query {
+  float own[kMaxDim], partner[kMaxDim], amplitude[kMaxDim];  // slot order
+};
+struct Chunk {
+  float largest[kMaxDim], zero_units[kMaxDim], scale_units[kMaxDim];
+  std::int16_t query[kMaxHeads][2][kMaxDim];  // register order
+  float query_units[kMaxHeads], logit_unit[kMaxHeads];
+};
+
+struct Keys {
+  const DecodeTask& task;
+  const CodeRotation& rotation;
+  int dim;
+  bool neox;
+  int n_windows;
+  const CodeWindow* windows;
+};
+
+void set_units(const Keys& keys, const float* reach, float scale_factor, Chunk& chunk) {
+  for (int i = 0; i < keys.dim; ++i) {
+    const int other = !keys.neox ? i ^ 2 : i < keys.dim / 2 ? i + keys.dim / 2 : i - keys.dim / 2;
+    chunk.largest[i] = std::max(std::sqrt(reach[i] * reach[i] + reach[other] * reach[other]), 1e-20f);
+    chunk.zero_units[i] = kKeyUnit / chunk.largest[i];
+    chunk.scale_units[i] = chunk.zero_units[i] * scale_factor;
+  }
+}
+
+void find_query_units(const Keys& keys, const Query* queries, int heads, Chunk& chunk) {
+  const float amplitude = keys.dim <= 128 ? 8190.0f : 4095.0f;
+  for (int g = 0; g < heads; ++g) {
+    float largest = 1e-30f;
+    for (int i = 0; i < keys.dim; ++i) largest = std::max(largest, queries[g].amplitude[i] * chunk.largest[i]);
+    chunk.query_units[g] = amplitude / largest;
+    chunk.logit_unit[g] = largest / (amplitude * kKeyUnit);
+  }
+}
+
+void turn_queries(const Keys& keys, const Query* queries, int heads, int block, Chunk& chunk) {
+  const float* cosine = keys.rotation.block_row(block);
+  const float* sine = cosine + keys.dim;
+  for (int g = 0; g < heads; ++g) {
+    float own[kMaxDim], other[kMaxDim];
+    for (int i = 0; i < keys.dim; ++i) {
+      const float unit = chunk.query_units[g] * chunk.largest[i];
+      const float q = queries[g].own[i] * unit, p = queries[g].partner[i] * unit;
+      own[i] = q * cosine[i] + p * sine[i];
+      other[i] = p * cosine[i] - q * sine[i];
+    }
+    to_registers(own, keys.dim, chunk.query[g][0]);
+    to_registers(other, keys.dim, chunk.query[g][1]);
+  }
+}
+
+// Codes of one register in the lowest bits of its lanes, cleared above. rows: lanes of 16 bits, 64 bytes each.
+template <int kBits>
+V16 HWY_INLINE codes_at(const std::byte* rows, int index, int part) {
+  const D16 d;
+  const hn::RebindToUnsigned<D16> du;
+  const int bit = index * kBits, shift = bit % 16;
+  const auto* row = reinterpret_cast<const std::uint16_t*>(rows + bit / 16 * 64) + part * kLanes;
+  auto codes = hn::ShiftRightSame(hn::LoadU(du, row), shift);
+  if (shift + kBits > 16) codes = hn::Or(codes, hn::ShiftLeftSame(hn::LoadU(du, row + 32), 16 - shift));
+  return hn::BitCast(d, hn::And(codes, hn::Set(du, (1u << kBits) - 1)));
+}
+
+// Logits of one window for kHeads queries.
+template <int kHeads, class Source>
+void window_logits(const Keys& keys, const Source& source, const CodeWindow& code, const std::int16_t (*query)[kMaxDim],
+                   const float* unit, float* logits, std::size_t stride) {
+  const D16 d;
+  const int apart = keys.neox ? keys.dim / 8 : 1;  // registers between the members of a pair
+  for (int part = 0; part < kParts; ++part) {
+    V32 sums[kHeads];
+    for (int g = 0; g < kHeads; ++g) sums[g] = hn::Zero(D32());
+    for (int pair = 0; pair < keys.dim / 8; ++pair) {
+      const int ix = keys.neox ? pair : 2 * pair, iy = ix + apart;
+      V16 x = source.key(code.record, ix, part), y = source.key(code.record, iy, part);
+      const CodeRotation::Turn turn = keys.rotation.turns()[pair];
+      if (turn != CodeRotation::Turn::none) {
+        const std::int16_t* constants = keys.rotation.in_window(pair) + part * kLanes;
+        const V16 sine = hn::LoadU(d, constants + 32);
+        const V16 from_y = hn::MulFixedPoint15(y, sine), from_x = hn::MulFixedPoint15(x, sine);
+        if (turn == CodeRotation::Turn::full) {
+          const V16 cosine = hn::LoadU(d, constants);
+          x = hn::MulFixedPoint15(x, cosine);
+          y = hn::MulFixedPoint15(y, cosine);
+        }
+        x = hn::Sub(x, from_y);
+        y = hn::Add(y, from_x);
+      }
+      for (int g = 0; g < kHeads; ++g) {
+        sums[g] = add_pairs_of_products(sums[g], x, broadcast64(query[g] + 4 * ix));
+        sums[g] = add_pairs_of_products(sums[g], y, broadcast64(query[g] + 4 * iy));
+      }
+    }
+    for (int g = 0; g < kHeads; ++g) {
+      std::int32_t lanes[2 * kPartTokens];
+      hn::StoreU(sums[g], D32(), lanes);
+      for (int t = 0; t < kPartTokens; ++t)
+        logits[g * stride + part * kPartTokens + t] = static_cast<float>(lanes[2 * t] + lanes[2 * t + 1]) * unit[g];
+    }
+  }
+}
+
+template <int kHeads, class Source>
+HWY_NOINLINE void key_logits(const Keys& keys, Source& source, const Query* queries, float* logits,
+                             std::size_t stride) {
+  Chunk chunk;
+  alignas(64) std::int16_t turned[kHeads][kMaxDim];
+  const D16 d;
+  for (int first = 0; first < keys.n_windows; first += kChunk) {
+    const int last = std::min(first + kChunk, keys.n_windows);
+    source.find_units(first, last, chunk);
+    find_query_units(keys, queries, kHeads, chunk);
+    int block = -1;
+    for (int w = first; w < last; ++w) {
+      const CodeWindow& code = keys.windows[w];
+      if (w + kChunk < keys.n_windows) {
+        const std::byte* ahead = keys.windows[w + kChunk].record;
+        for (std::size_t b = 0; b < source.bytes(); b += 64) hwy::Prefetch(ahead + b);
+      }
+      if (code.position / kOffsets != block) {
+        block = code.position / kOffsets;
+        turn_queries(keys, queries, kHeads, block, chunk);
+      }
+      const std::int16_t* cosine = keys.rotation.offset_row(code.position % kOffsets);
+      for (int g = 0; g < kHeads; ++g) {
+        for (int i = 0; i < keys.dim; i += kLanes) {
+          const V16 own = hn::MulFixedPoint15(hn::LoadU(d, chunk.query[g][0] + i), hn::LoadU(d, cosine + i));
+          const V16 other =
+              hn::MulFixedPoint15(hn::LoadU(d, chunk.query[g][1] + i), hn::LoadU(d, cosine + keys.dim + i));
+          hn::StoreU(hn::Add(own, other), d, turned[g] + i);
+        }
+      }
+      source.prepare(code, chunk);
+      window_logits<kHeads>(keys, source, code, turned, chunk.logit_unit, logits + kTokens * w, stride);
+    }
+  }
+}
+
+template <class Source, class Values>
+void attend_codes(const Keys& keys, Source& source, Values values) {
+  const DecodeTask& task = keys.task;
+  for (int first = 0; first < task.shape.group; first += kMaxHeads) {
+    const int heads = std::min(kMaxHeads, task.shape.group - first);
+    Query queries[kMaxHeads];
+    for (int g = 0; g < heads; ++g) {
+      const float* q = task.query + static_cast<std::ptrdiff_t>(first + g) * keys.dim;
+      for (int i = 0; i < keys.dim; ++i) {
+        const float own = q[keys.rotation.channels()[i]] * task.scale;
+        const float other = q[keys.rotation.partners()[i]] * keys.rotation.signs()[i] * task.scale;
+        queries[g].own[i] = own;
+        queries[g].partner[i] = other;
+        queries[g].amplitude[i] = std::sqrt(own * own + other * other) * keys.rotation.magnitudes()[i];
+      }
+    }
+    float* logits = task.weights + first * task.weight_stride;
+    switch (heads) {
+      case 1:
+        key_logits<1>(keys, source, queries, logits, task.weight_stride);
+        break;
+      case 2:
+        key_logits<2>(keys, source, queries, logits, task.weight_stride);
+        break;
+      case 3:
+        key_logits<3>(keys, source, queries, logits, task.weight_stride);
+        break;
+      default:
+        key_logits<4>(keys, source, queries, logits, task.weight_stride);
+        break;
+    }
+    for (int g = first; g < first + heads; ++g) {
+      const float* row = task.weights + g * task.weight_stride;
+      task.out.max[g] = *std::max_element(row, row + kTokens * keys.n_windows);
+      values(g);
+    }
+  }
+}
+
+// NOLINTNEXTLINE(google-readability-namespace-comments)
+}  // namespace HWY_NAMESPACE
+}  // namespace qevict
+HWY_AFTER_NAMESPACE();
+#endif  // QEVICT_CODES_16
+#endif
