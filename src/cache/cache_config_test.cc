@@ -18,8 +18,8 @@ TEST(BudgetText, ReadsSharesAndBytes) {
 }
 
 TEST(BudgetText, RefusesNonsenseNamingIt) {
-  for (const char* text : {"0%", "0", "-5%", "-1", "101%", "abc", "", "%", "20 %", "20%%", "5XB", "nan", "inf", "1e3", "0.2B",
-                           "99999999999999999999GiB", "0.00000001%"}) {
+  for (const char* text : {"0%", "0", "-5%", "-1", "101%", "abc", "", "%", "20 %", "20%%", "5XB", "nan", "inf", "1e3",
+                           "0.2B", "99999999999999999999GiB", "0.00000001%"}) {
     const auto budget = Budget::parse(text);
     ASSERT_FALSE(budget) << text;
     EXPECT_EQ(budget.error().kind, Error::Kind::invalid);
@@ -32,7 +32,8 @@ TEST(RecentText, ReadsTokensAndShares) {
   EXPECT_EQ(Recent::parse("64")->value, 64);
   EXPECT_EQ(Recent::parse("25%")->value, 250);
   EXPECT_EQ(Recent::parse("25%")->kind, Recent::Kind::per_mille);
-  for (const char* text : {"", "x", "-1", "1.5", "100%", "-3%", "64tokens", "1e9"}) EXPECT_FALSE(Recent::parse(text)) << text;
+  for (const char* text : {"", "x", "-1", "1.5", "100%", "-3%", "64tokens", "1e9"})
+    EXPECT_FALSE(Recent::parse(text)) << text;
 }
 
 }  // namespace

@@ -58,7 +58,7 @@ struct HeadSnapshot {
   std::vector<float> tail_scores;
   std::vector<std::int32_t> code_positions;
   std::vector<std::vector<std::byte>> records;
-  std::vector<std::byte> head_data;      // empty while there are no codes
+  std::vector<std::byte> head_data;       // empty while there are no codes
   std::array<std::size_t, 5> bytes = {};  // f16, full, quantized, ledger, metadata
 
   friend bool operator==(const HeadSnapshot&, const HeadSnapshot&) = default;
@@ -172,8 +172,8 @@ struct TestHeadCache {
   Result<void> apply(const RoutingPlan& plan, const TestTokens& tokens, const HeadLayout& new_layout) {
     std::int64_t challengers = 0;
     for (const TierMove& move : plan.moves) challengers += move.from == Tier::none;
-    return head.apply(plan, tokens.view(),
-                      rule.zones.sinks + rule.zones.window * (head.windows_routed() + challengers), new_layout);
+    return head.apply(plan, tokens.view(), rule.zones.sinks + rule.zones.window * (head.windows_routed() + challengers),
+                      new_layout);
   }
   Result<void> apply(const RoutingPlan& plan, const HeadLayout& new_layout) {
     const TestTokens none{.keys = {}, .values = {}, .scores = {}, .first_position = 0, .n = 0};

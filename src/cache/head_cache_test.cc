@@ -38,7 +38,8 @@ class HeadCacheTest : public testing::TestWithParam<const char*> {
     for (int t = 0; t < 8; ++t) {
       const int position = 5 + 8 * window + t;
       std::vector<float> key(dim);
-      for (std::size_t d = 0; d < dim; ++d) key[d] = to_float(tokens_.keys[static_cast<std::size_t>(position) * dim + d]);
+      for (std::size_t d = 0; d < dim; ++d)
+        key[d] = to_float(tokens_.keys[static_cast<std::size_t>(position) * dim + d]);
       cache_.rope.unrotate(key, position);
       keys.insert(keys.end(), key.begin(), key.end());
     }
@@ -47,7 +48,8 @@ class HeadCacheTest : public testing::TestWithParam<const char*> {
   std::vector<float> original_values(int window) const {
     std::vector<float> values;
     const int dim = cache_.shape.value_dim;
-    for (int i = 0; i < 8 * dim; ++i) values.push_back(to_float(tokens_.values[static_cast<std::size_t>((5 + 8 * window) * dim + i)]));
+    for (int i = 0; i < 8 * dim; ++i)
+      values.push_back(to_float(tokens_.values[static_cast<std::size_t>((5 + 8 * window) * dim + i)]));
     return values;
   }
   WindowShape window_shape() const { return cache_.rule.window_shape(cache_.shape); }
@@ -138,8 +140,12 @@ TEST_P(HeadCacheTest, ANonFiniteChallengerIsRefusedByName) {
       TestTokens bad = with_tail(cache_.head, more);
       (in_key ? bad.keys : bad.values)[20 * 64 + 3] = Half{bits};  // position 49: window 5
       const HeadSnapshot before = cache_.snapshot();
-      const RoutingPlan plan = plan_of(
-          {{0, kFull, kQuantized}, {1, kQuantized, kFull}, {3, kNone, kFull}, {4, kNone, kEvicted}, {5, kNone, kQuantized}}, 3, 2);
+      const RoutingPlan plan = plan_of({{0, kFull, kQuantized},
+                                        {1, kQuantized, kFull},
+                                        {3, kNone, kFull},
+                                        {4, kNone, kEvicted},
+                                        {5, kNone, kQuantized}},
+                                       3, 2);
       const Result<void> refused = cache_.apply(plan, bad, layout_);
       ASSERT_FALSE(refused);
       EXPECT_EQ(refused.error().kind, Error::Kind::internal);
@@ -183,7 +189,8 @@ TEST_P(HeadCacheTest, ABrokenPlanMovesNothing) {
       {"out of no tier", plan_of({{7, kQuantized, kFull}}, 3, 0)},
       {"a challenger passed over", plan_of({{4, kNone, kFull}}, 3, 1), 45},
       {"a challenger known already", plan_of({{2, kNone, kEvicted}}, 2, 1)},
-      {"a challenger with no tokens yet", plan_of({{3, kNone, kFull}, {4, kNone, kEvicted}, {5, kNone, kEvicted}}, 3, 1), 53},
+      {"a challenger with no tokens yet",
+       plan_of({{3, kNone, kFull}, {4, kNone, kEvicted}, {5, kNone, kEvicted}}, 3, 1), 53},
       {"too many full", plan_of({{1, kQuantized, kFull}, {3, kNone, kFull}}, 4, 0), 37},
       {"too many in codes", plan_of({{0, kFull, kQuantized}}, 1, 2), 29, [](HeadLayout& l) { l.quantized_slots = 1; }},
       {"wrong count of full", plan_of({{3, kNone, kFull}}, 2, 1), 37},
@@ -211,7 +218,8 @@ TEST(HeadCache, ABrokenFirstRoutingMovesNothing) {
   const TestTokens tokens = random_tokens(cache.shape, 0, 4, rng);
   cache.append(tokens);
   const HeadSnapshot before = cache.snapshot();
-  EXPECT_THROW(static_cast<void>(cache.head.apply(plan_of({}, 0, 0), tokens.view(), 5, cache.layout(8, 1, 1))), BugError);
+  EXPECT_THROW(static_cast<void>(cache.head.apply(plan_of({}, 0, 0), tokens.view(), 5, cache.layout(8, 1, 1))),
+               BugError);
   expect_equal(cache.snapshot(), before);
 }
 

@@ -53,25 +53,24 @@ TEST_P(QBytes, SlotsAndBytes) {
 const Recent kAuto{};
 INSTANTIATE_TEST_SUITE_P(
     QBytes2, QBytes,
-    testing::Values(
-        Row{kSmol, "int2", 700, 0.20, 2304, tokens(64), 10616832, 117964, 21820, 121, 11, 10549080},
-        Row{kSmol, "k3v2", 700, 0.20, 2304, tokens(64), 10616832, 117964, 22204, 194, 13, 10410120},
-        Row{kSmol, "int2", 700, 0.20, 2304, tokens(128), 10616832, 117964, 38460, 100, 9, 10535400},
-        Row{kSmol, "k3v2", 700, 0.20, 2304, tokens(128), 10616832, 117964, 38844, 161, 11, 10515960},
-        Row{kSmol, "int2", 700, 0.10, 2304, tokens(64), 5308416, 58982, 21820, 47, 4, 5234760},
-        Row{kSmol, "k3v2", 700, 0.10, 2304, tokens(64), 5308416, 58982, 22204, 74, 5, 5214600},
-        Row{kSmol, "int2", 700, 0.10, 2304, tokens(128), 5308416, 58982, 38460, 26, 2, 5221080},
-        Row{kSmol, "k3v2", 700, 0.10, 2304, tokens(128), 5308416, 58982, 38844, 40, 2, 5104440},
-        Row{kSmol, "int2", 700, 0.05, 2304, tokens(64), 2654208, 29491, 21820, 9, 0, 2410920},
-        Row{kSmol, "k3v2", 700, 0.05, 2304, tokens(64), 2654208, 29491, 22204, 14, 1, 2616840},
-        Row{kSmol, "int2", 700, 0.20, 2304, kAuto, 10616832, 117964, 21820, 121, 11, 10549080},
-        Row{kSmol, "int2", 700, 0.10, 2304, kAuto, 5308416, 58982, 20000, 49, 4, 0},
-        Row{kSmol, "k3v2", 700, 0.10, 2304, kAuto, 5308416, 58982, 20384, 78, 5, 0},
-        Row{kSmol, "int2", 700, 0.05, 2304, kAuto, 2654208, 29491, 12460, 21, 1, 0},
-        Row{kSmol, "k3v2", 700, 0.05, 2304, kAuto, 2654208, 29491, 12844, 33, 2, 0},
-        Row{kSmol, nullptr, 0, 0.20, 2304, tokens(64), 10616832, 117964, 21820, 0, 46, 0},
-        Row{kSmol, "int2", 1000, 0.20, 2304, tokens(64), 10616832, 117964, 21820, 174, 0, 0},
-        Row{kSmol, "k3v2", 1000, 0.20, 2304, tokens(64), 10616832, 117964, 22204, 278, 0, 0}));
+    testing::Values(Row{kSmol, "int2", 700, 0.20, 2304, tokens(64), 10616832, 117964, 21820, 121, 11, 10549080},
+                    Row{kSmol, "k3v2", 700, 0.20, 2304, tokens(64), 10616832, 117964, 22204, 194, 13, 10410120},
+                    Row{kSmol, "int2", 700, 0.20, 2304, tokens(128), 10616832, 117964, 38460, 100, 9, 10535400},
+                    Row{kSmol, "k3v2", 700, 0.20, 2304, tokens(128), 10616832, 117964, 38844, 161, 11, 10515960},
+                    Row{kSmol, "int2", 700, 0.10, 2304, tokens(64), 5308416, 58982, 21820, 47, 4, 5234760},
+                    Row{kSmol, "k3v2", 700, 0.10, 2304, tokens(64), 5308416, 58982, 22204, 74, 5, 5214600},
+                    Row{kSmol, "int2", 700, 0.10, 2304, tokens(128), 5308416, 58982, 38460, 26, 2, 5221080},
+                    Row{kSmol, "k3v2", 700, 0.10, 2304, tokens(128), 5308416, 58982, 38844, 40, 2, 5104440},
+                    Row{kSmol, "int2", 700, 0.05, 2304, tokens(64), 2654208, 29491, 21820, 9, 0, 2410920},
+                    Row{kSmol, "k3v2", 700, 0.05, 2304, tokens(64), 2654208, 29491, 22204, 14, 1, 2616840},
+                    Row{kSmol, "int2", 700, 0.20, 2304, kAuto, 10616832, 117964, 21820, 121, 11, 10549080},
+                    Row{kSmol, "int2", 700, 0.10, 2304, kAuto, 5308416, 58982, 20000, 49, 4, 0},
+                    Row{kSmol, "k3v2", 700, 0.10, 2304, kAuto, 5308416, 58982, 20384, 78, 5, 0},
+                    Row{kSmol, "int2", 700, 0.05, 2304, kAuto, 2654208, 29491, 12460, 21, 1, 0},
+                    Row{kSmol, "k3v2", 700, 0.05, 2304, kAuto, 2654208, 29491, 12844, 33, 2, 0},
+                    Row{kSmol, nullptr, 0, 0.20, 2304, tokens(64), 10616832, 117964, 21820, 0, 46, 0},
+                    Row{kSmol, "int2", 1000, 0.20, 2304, tokens(64), 10616832, 117964, 21820, 174, 0, 0},
+                    Row{kSmol, "k3v2", 1000, 0.20, 2304, tokens(64), 10616832, 117964, 22204, 278, 0, 0}));
 
 INSTANTIATE_TEST_SUITE_P(
     QBytes4, QBytes,
@@ -94,8 +93,9 @@ TEST(QBytes3, TheSmallestWorkableBudget) {
     std::size_t bytes;
   };
   for (const auto& [codec, recent, bytes] :
-       {Smallest{"int2", tokens(64), 2034810}, Smallest{"k3v2", tokens(64), 2042640}, Smallest{"int2", tokens(128), 3532410},
-        Smallest{"k3v2", tokens(128), 3540240}, Smallest{"int2", kAuto, 724410}, Smallest{"k3v2", kAuto, 732240}}) {
+       {Smallest{"int2", tokens(64), 2034810}, Smallest{"k3v2", tokens(64), 2042640},
+        Smallest{"int2", tokens(128), 3532410}, Smallest{"k3v2", tokens(128), 3540240}, Smallest{"int2", kAuto, 724410},
+        Smallest{"k3v2", kAuto, 732240}}) {
     const LayoutRule rule = rule_of(codec, 700);
     EXPECT_TRUE(plan_layout(kSmol, rule, recent, bytes / 90, Raise::never));
     const auto refused = plan_layout(kSmol, rule, recent, bytes / 90 - 1, Raise::never);
@@ -152,8 +152,8 @@ TEST(QPrefill, PeakIsOneLayerAndTheBudget) {
     EXPECT_EQ(layer, peak.layer);
     EXPECT_EQ(layer + budget, peak.bound);
     for (const auto& [codec, expected] : {std::pair{"int2", peak.paper}, std::pair{"k3v2", peak.k3v2}}) {
-      const auto layout = plan_layout(peak.shape, rule_of(codec, 700), tokens(peak.recent), budget / peak.shape.heads(),
-                                      Raise::never);
+      const auto layout =
+          plan_layout(peak.shape, rule_of(codec, 700), tokens(peak.recent), budget / peak.shape.heads(), Raise::never);
       ASSERT_TRUE(layout);
       EXPECT_EQ(layer + layout->allocated_bytes() * peak.shape.heads(), expected) << codec;
     }

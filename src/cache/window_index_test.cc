@@ -64,7 +64,8 @@ TEST(WindowIndex, RandomInsertionsAndRemovals) {
       WindowIndex index(meter, capacity, entry_bytes);
       EXPECT_EQ(index.entry_bytes(), entry_bytes);
       std::int64_t max_windows = 1;
-      while (WindowIndex::entry_bytes_for(capacity, 2 * max_windows) <= entry_bytes && max_windows < (std::int64_t{1} << 40)) {
+      while (WindowIndex::entry_bytes_for(capacity, 2 * max_windows) <= entry_bytes &&
+             max_windows < (std::int64_t{1} << 40)) {
         max_windows *= 2;
       }
       std::map<std::int64_t, WindowIndex::Entry> expected;
@@ -72,9 +73,10 @@ TEST(WindowIndex, RandomInsertionsAndRemovals) {
         std::vector<int> free = index.free_slots();
         ASSERT_EQ(static_cast<int>(free.size()), capacity - static_cast<int>(expected.size()));
         if (!free.empty() && rng.below(2) == 0) {
-          const WindowIndex::Entry entry{.window = static_cast<std::int64_t>(rng.below(static_cast<std::uint64_t>(max_windows))),
-                                         .slot = free[rng.below(free.size())],
-                                         .ledger = rng.below(2) == 0};
+          const WindowIndex::Entry entry{
+              .window = static_cast<std::int64_t>(rng.below(static_cast<std::uint64_t>(max_windows))),
+              .slot = free[rng.below(free.size())],
+              .ledger = rng.below(2) == 0};
           if (expected.emplace(entry.window, entry).second) index.insert(entry);
         } else if (!expected.empty()) {
           const auto victim = std::next(expected.begin(), static_cast<std::ptrdiff_t>(rng.below(expected.size())));

@@ -51,6 +51,8 @@ BudgetedCache::Turn BudgetedCache::turn_for(int n_turn, int max_new) const {
   turn.limit_tokens = max_new < 0 ? n_ctx_ : std::min<std::int64_t>(n_ctx_, known);
   if (settings_.budget_base) {
     turn.base = *settings_.budget_base;
+  } else if (!settings_.method->compresses) {
+    turn.base = max_new < 0 ? BudgetBase::context : BudgetBase::request;
   } else if (settings_.budget.ratio) {
     turn.base = max_new < 0 ? BudgetBase::current : BudgetBase::request;
   }

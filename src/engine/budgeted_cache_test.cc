@@ -45,7 +45,9 @@ class Watcher {
     EXPECT_EQ(report.demotions, demotions_);
     EXPECT_EQ(report.evictions, count(Tier::evicted));
     if (report.compressing) {
-      EXPECT_EQ(report.bytes.total(), tiers.heads().front().layout().allocated_bytes() * kHeads);
+      std::size_t allocated = 0;
+      for (const HeadCache& head : tiers.heads()) allocated += head.layout().allocated_bytes();
+      EXPECT_EQ(report.bytes.total(), allocated);
     } else {
       const auto n = static_cast<std::size_t>(tiers.heads().front().tail_capacity());
       EXPECT_EQ(report.bytes.f16, n * kTokenBytes * kHeads);
@@ -57,7 +59,8 @@ class Watcher {
  private:
   std::int64_t count(Tier tier) const {
     std::int64_t n = 0;
-    for (const auto& windows : seen_) n += std::count_if(windows.begin(), windows.end(), [&](const auto& w) { return w.second == tier; });
+    for (const auto& windows : seen_)
+      n += std::count_if(windows.begin(), windows.end(), [&](const auto& w) { return w.second == tier; });
     return n;
   }
 
@@ -101,7 +104,8 @@ class Watcher {
   }
 
   // Every f16 token holds the key and value that were fed at its position, but for promoted windows.
-  void look_at_values(int layer, int kv_head, std::size_t index, const HeadCache& head, const std::map<std::int64_t, Tier>& now) {
+  void look_at_values(int layer, int kv_head, std::size_t index, const HeadCache& head,
+                      const std::map<std::int64_t, Tier>& now) {
     const Zones& zones = sequence_->cache().tiers().rule().zones;
     std::vector<std::int64_t> positions;
     for (int i = 0; i < head.sink_tokens(); ++i) positions.push_back(i);
@@ -118,13 +122,16 @@ class Watcher {
     for (const F16Run& run : runs) {
       for (int i = 0; i < run.n_tokens; ++i, ++at) {
         ASSERT_LT(at, positions.size());
-        if (positions[at] < 0 || (at + static_cast<std::size_t>(head.n_tokens())) % 7 != 0) continue;  // a sample is enough
+        if (positions[at] < 0 || (at + static_cast<std::size_t>(head.n_tokens())) % 7 != 0)
+          continue;  // a sample is enough
         const auto first = static_cast<std::size_t>(kv_head * 64);
         const std::vector<float> key = sequence_->rows_of('k', layer, static_cast<int>(positions[at]), 1);
         const std::vector<float> value = sequence_->rows_of('v', layer, static_cast<int>(positions[at]), 1);
         for (std::size_t d = 0; d < 64; ++d) {
-          ASSERT_EQ(run.keys[static_cast<std::size_t>(i) * 64 + d], to_half(key[first + d])) << "position " << positions[at];
-          ASSERT_EQ(run.values[static_cast<std::size_t>(i) * 64 + d], to_half(value[first + d])) << "position " << positions[at];
+          ASSERT_EQ(run.keys[static_cast<std::size_t>(i) * 64 + d], to_half(key[first + d]))
+              << "position " << positions[at];
+          ASSERT_EQ(run.values[static_cast<std::size_t>(i) * 64 + d], to_half(value[first + d]))
+              << "position " << positions[at];
         }
       }
     }
@@ -227,7 +234,8 @@ TEST_P(EveryMethodsCache, CompressesNotBeforeItMust) {
       EXPECT_EQ(report.demotions + report.evictions + report.routings, 0);
     }
   }
-  EXPECT_EQ(sequence.cache().report().evictions + sequence.cache().report().demotions > 0, most < 150 - method.window_tokens);
+  EXPECT_EQ(sequence.cache().report().evictions + sequence.cache().report().demotions > 0,
+            most < 150 - method.window_tokens);
 }
 
 TEST_P(EveryMethodsCache, ABudgetForEverythingIsExactlyFull) {
@@ -238,9 +246,14 @@ TEST_P(EveryMethodsCache, ABudgetForEverythingIsExactlyFull) {
     std::optional<BudgetBase> base;
     int max_new;
   };
-  const Way ways[] = {{share(1), {}, 60},           {share(1), BudgetBase::context, -1}, {share(1), BudgetBase::current, -1},
-                      {share(1), BudgetBase::request, 60}, {bytes(everything), {}, 60},  {bytes(context), {}, -1},
-                      {bytes(10 * context), {}, -1},       {share(0.30), BudgetBase::context, 60}};
+  const Way ways[] = {{share(1), {}, 60},
+                      {share(1), BudgetBase::context, -1},
+                      {share(1), BudgetBase::current, -1},
+                      {share(1), BudgetBase::request, 60},
+                      {bytes(everything), {}, 60},
+                      {bytes(context), {}, -1},
+                      {bytes(10 * context), {}, -1},
+                      {share(0.30), BudgetBase::context, 60}};
   SyntheticSequence full(kShape, settings_of({.method = "full"}, kContext), kContext);
   ASSERT_TRUE(full.prefill(90, 60));
   std::vector<std::vector<float>> expected = {full.output()};
@@ -266,7 +279,8 @@ TEST_P(EveryMethodsCache, ABudgetForEverythingIsExactlyFull) {
 TEST_P(EveryMethodsCache, ABudgetOfTheTokensSeenGrowsWithThem) {
   if (!find_method(GetParam())->compresses) return;
   for (const double ratio : {0.05, 0.25}) {
-    SyntheticSequence sequence(kShape, settings_of(config_of(GetParam(), share(ratio), BudgetBase::current), kContext), kContext);
+    SyntheticSequence sequence(kShape, settings_of(config_of(GetParam(), share(ratio), BudgetBase::current), kContext),
+                               kContext);
     ASSERT_TRUE(sequence.prefill(60, -1));
     const std::size_t smallest = sequence.cache().report().budget_effective;
     std::size_t effective = 0;
@@ -303,7 +317,8 @@ TEST(BudgetedCache, ARefusedTurnChangesNothing) {
   SyntheticSequence workable(kShape, settings_of(config_of("qevict-paper", bytes(smallest)), kContext), kContext);
   ASSERT_TRUE(workable.prefill(100, 10));
   EXPECT_LE(workable.cache().report().bytes.total(), smallest);
-  SyntheticSequence too_small(kShape, settings_of(config_of("qevict-paper", bytes(smallest - kHeads)), kContext), kContext);
+  SyntheticSequence too_small(kShape, settings_of(config_of("qevict-paper", bytes(smallest - kHeads)), kContext),
+                              kContext);
   EXPECT_FALSE(too_small.prefill(100, 10));
 }
 

@@ -1,5 +1,5 @@
-// A sequence without a model: random queries, keys and values through BudgetedCache and CacheAttention, fed as Session feeds
-// them, with a double-precision softmax over the cache's own contents beside every row and step.
+// A sequence without a model: random queries, keys and values through BudgetedCache and CacheAttention, fed as Session
+// feeds them, with a double-precision softmax over the cache's own contents beside every row and step.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -41,9 +41,12 @@ class SyntheticSequence {
   // sharpness: deviation of the queries' components. 2 gives logits of deviation 2.
   SyntheticSequence(const ModelShape& shape, const CacheSettings& settings, int n_ctx, std::uint64_t seed = 1,
                     double sharpness = 2)
-      : shape_(shape), seed_(seed), sharpness_(sharpness),
+      : shape_(shape),
+        seed_(seed),
+        sharpness_(sharpness),
         cache_({shape.n_layers, shape.n_kv_heads, shape.head_dim, shape.head_dim}, settings, shape_.rope, n_ctx),
-        attention_(shape_, cache_), settings_(settings) {}
+        attention_(shape_, cache_),
+        settings_(settings) {}
   SyntheticSequence(const SyntheticSequence&) = delete;
   SyntheticSequence& operator=(const SyntheticSequence&) = delete;
 
@@ -106,7 +109,8 @@ class SyntheticSequence {
       team([&](int t) { attention_.decode_partial(layer, q.data(), k.data(), v.data(), t, n_threads_); },
            [&](int t) { attention_.decode_merge(layer, out, t, n_threads_); });
       if (Result<void> failed = attention_.take_error(); !failed) return failed;
-      for (int h = 0; check_ && h < shape_.n_kv_heads; ++h) compare_step(layer, h, expected[static_cast<std::size_t>(h)], out);
+      for (int h = 0; check_ && h < shape_.n_kv_heads; ++h)
+        compare_step(layer, h, expected[static_cast<std::size_t>(h)], out);
     }
     return cache_.end_step();
   }
@@ -125,7 +129,10 @@ class SyntheticSequence {
     std::vector<float> rows;
     const int width = (kind == 'q' ? shape_.n_heads : shape_.n_kv_heads) * shape_.head_dim;
     for (int position = first; position < first + n; ++position) {
-      Rng rng(seed_ * 1000003 + static_cast<std::uint64_t>((position * shape_.n_layers + layer) * 4 + (kind == 'q' ? 0 : kind == 'k' ? 1 : 2)));
+      Rng rng(seed_ * 1000003 +
+              static_cast<std::uint64_t>((position * shape_.n_layers + layer) * 4 + (kind == 'q'   ? 0
+                                                                                     : kind == 'k' ? 1
+                                                                                                   : 2)));
       for (int i = 0; i < width; ++i) {
         const double mean = kind == 'k' ? 0.5 * std::sin(7.0 * i) : 0;
         rows.push_back(static_cast<float>(mean + rng.normal() * (kind == 'q' ? sharpness_ : 1)));
@@ -137,7 +144,7 @@ class SyntheticSequence {
 
  private:
   struct Expected {
-    std::vector<double> out;     // [group][head_dim]
+    std::vector<double> out;                // [group][head_dim]
     std::vector<double> full, codes, tail;  // accumulators after the step
   };
 
@@ -164,7 +171,8 @@ class SyntheticSequence {
   std::vector<double> mean_of(const ReferenceRow& row) const {
     std::vector<double> mean(row.n_tokens);
     const std::size_t group = row.probability.size() / row.n_tokens;
-    for (std::size_t i = 0; i < row.probability.size(); ++i) mean[i % row.n_tokens] += row.probability[i] / static_cast<double>(group);
+    for (std::size_t i = 0; i < row.probability.size(); ++i)
+      mean[i % row.n_tokens] += row.probability[i] / static_cast<double>(group);
     return mean;
   }
   void note_output(std::span<const float> got, std::span<const double> want) {
@@ -177,7 +185,8 @@ class SyntheticSequence {
     errors_.score = std::max(errors_.score, std::abs(got - want) / (1 + std::abs(want)));
   }
 
-  Expected expect_step(int layer, int h, const std::vector<float>& q, const std::vector<float>& k, const std::vector<float>& v) {
+  Expected expect_step(int layer, int h, const std::vector<float>& q, const std::vector<float>& k,
+                       const std::vector<float>& v) {
     HeadCache& head = cache_.tiers().head(layer, h);
     const auto dim = static_cast<std::size_t>(shape_.head_dim);
     const int window = settings_.rule.zones.window;
@@ -193,9 +202,9 @@ class SyntheticSequence {
     std::vector<Half> values(tail.values.begin(), tail.values.end());
     for (std::size_t d = 0; d < dim; ++d) keys.push_back(to_half(k[static_cast<std::size_t>(h) * dim + d]));
     for (std::size_t d = 0; d < dim; ++d) values.push_back(to_half(v[static_cast<std::size_t>(h) * dim + d]));
-    const ReferenceRow row = attend_row_reference(head_shape(), &past, keys.data(), values.data(), tail.n + 1,
-                                                  std::span(q).subspan(static_cast<std::size_t>(h) * group_floats(), group_floats()),
-                                                  shape_.attention_scale);
+    const ReferenceRow row = attend_row_reference(
+        head_shape(), &past, keys.data(), values.data(), tail.n + 1,
+        std::span(q).subspan(static_cast<std::size_t>(h) * group_floats(), group_floats()), shape_.attention_scale);
     Expected expected{.out = row.out, .full = {}, .codes = {}, .tail = {}};
     if (!cache_.keeps_scores()) return expected;
     const std::vector<double> mean = mean_of(row);
@@ -206,8 +215,10 @@ class SyntheticSequence {
       for (int t = 0; t < window; ++t) sum += mean[at++];
       return sum;
     };
-    for (int i = 0; i < head.full_windows(); ++i) expected.full.push_back(decay * static_cast<double>(head.full_score(i)) + window_sum());
-    for (int i = 0; i < head.quantized_windows(); ++i) expected.codes.push_back(decay * static_cast<double>(head.code_score(i)) + window_sum());
+    for (int i = 0; i < head.full_windows(); ++i)
+      expected.full.push_back(decay * static_cast<double>(head.full_score(i)) + window_sum());
+    for (int i = 0; i < head.quantized_windows(); ++i)
+      expected.codes.push_back(decay * static_cast<double>(head.code_score(i)) + window_sum());
     for (const float score : tail.scores) expected.tail.push_back(decay * static_cast<double>(score) + mean[at++]);
     expected.tail.push_back(mean[at]);
     return expected;
@@ -217,33 +228,40 @@ class SyntheticSequence {
     if (!cache_.keeps_scores()) return;
     HeadCache& head = cache_.tiers().head(layer, h);
     ASSERT_EQ(head.tail_scores().size(), expected.tail.size());
-    for (std::size_t i = 0; i < expected.full.size(); ++i) note_score(head.full_score(static_cast<int>(i)), expected.full[i]);
-    for (std::size_t i = 0; i < expected.codes.size(); ++i) note_score(head.code_score(static_cast<int>(i)), expected.codes[i]);
+    for (std::size_t i = 0; i < expected.full.size(); ++i)
+      note_score(head.full_score(static_cast<int>(i)), expected.full[i]);
+    for (std::size_t i = 0; i < expected.codes.size(); ++i)
+      note_score(head.code_score(static_cast<int>(i)), expected.codes[i]);
     for (std::size_t i = 0; i < expected.tail.size(); ++i) note_score(head.tail_scores()[i], expected.tail[i]);
   }
 
   // Rows of a turn: outputs, and what every accumulator must be at the layer's end, by window and by position.
-  void check_rows(int layer, int first, int n, int tail, const PrefillLayer& layer_state, const std::vector<float>& out) {
+  void check_rows(int layer, int first, int n, int tail, const PrefillLayer& layer_state,
+                  const std::vector<float>& out) {
     seeds_.assign(static_cast<std::size_t>(shape_.n_kv_heads), {});
     const std::span<const HeadView> past = cache_.past(layer);
     for (int h = 0; h < shape_.n_kv_heads; ++h) {
       HeadCache& head = cache_.tiers().head(layer, h);
       Seed& seed = seeds_[static_cast<std::size_t>(h)];
       const double kept = std::pow(static_cast<double>(cache_.decay()), n);
-      for (const Candidate& window : head.windows()) seed.windows[window.window] = kept * static_cast<double>(window.score);
+      for (const Candidate& window : head.windows())
+        seed.windows[window.window] = kept * static_cast<double>(window.score);
       const TokenView old = head.tail();
       for (int i = 0; i < old.n && !old.scores.empty(); ++i) {
         seed.tokens[old.first_position + i] = kept * static_cast<double>(old.scores[static_cast<std::size_t>(i)]);
       }
       for (int r = 0; r < n; ++r) {
         const std::vector<float> q = rows_of('q', layer, first + r, 1);
-        const ReferenceRow row = attend_row_reference(head_shape(), past.empty() ? nullptr : &past[static_cast<std::size_t>(h)],
-                                                      layer_state.keys(h), layer_state.values(h), tail + r + 1,
-                                                      std::span(q).subspan(static_cast<std::size_t>(h) * group_floats(), group_floats()),
-                                                      shape_.attention_scale);
-        note_output(std::span(out).subspan(row_floats() * static_cast<std::size_t>(r) + static_cast<std::size_t>(h) * group_floats(), group_floats()),
+        const ReferenceRow row = attend_row_reference(
+            head_shape(), past.empty() ? nullptr : &past[static_cast<std::size_t>(h)], layer_state.keys(h),
+            layer_state.values(h), tail + r + 1,
+            std::span(q).subspan(static_cast<std::size_t>(h) * group_floats(), group_floats()), shape_.attention_scale);
+        note_output(std::span(out).subspan(
+                        row_floats() * static_cast<std::size_t>(r) + static_cast<std::size_t>(h) * group_floats(),
+                        group_floats()),
                     row.out);
-        if (cache_.keeps_scores()) add_row(head, row, static_cast<double>(settings_.ranking->rule.row_weight(r, n)), first - tail, seed);
+        if (cache_.keeps_scores())
+          add_row(head, row, static_cast<double>(settings_.ranking->rule.row_weight(r, n)), first - tail, seed);
       }
     }
   }
@@ -258,7 +276,8 @@ class SyntheticSequence {
     const std::vector<Candidate> windows = head.windows();
     for (const Tier tier : {Tier::full, Tier::quantized}) {
       for (const Candidate& candidate : windows) {
-        for (int t = 0; candidate.tier == tier && t < window; ++t) seed.windows[candidate.window] += weight * mean[at++];
+        for (int t = 0; candidate.tier == tier && t < window; ++t)
+          seed.windows[candidate.window] += weight * mean[at++];
       }
     }
     for (int position = tail_position; at < mean.size(); ++position) seed.tokens[position] += weight * mean[at++];
@@ -271,7 +290,8 @@ class SyntheticSequence {
       HeadCache& head = cache_.tiers().head(layer, h);
       Seed& seed = seeds_[static_cast<std::size_t>(h)];
       const TokenView tail = head.tail();
-      for (int i = 0; i < tail.n; ++i) note_score(tail.scores[static_cast<std::size_t>(i)], seed.tokens[tail.first_position + i]);
+      for (int i = 0; i < tail.n; ++i)
+        note_score(tail.scores[static_cast<std::size_t>(i)], seed.tokens[tail.first_position + i]);
       for (const auto& [position, score] : seed.tokens) {
         const std::int64_t window = (position - zones.sinks) / zones.window;
         if (head.routed() && position >= zones.sinks && window < head.windows_routed()) seed.windows[window] += score;
@@ -279,7 +299,8 @@ class SyntheticSequence {
       double worst_kept = 1e300;
       for (const Candidate& window : head.windows()) {
         note_score(window.score, seed.windows[window.window]);
-        if (settings_.promotion || settings_.rule.codec == nullptr) worst_kept = std::min(worst_kept, seed.windows[window.window]);
+        if (settings_.promotion || settings_.rule.codec == nullptr)
+          worst_kept = std::min(worst_kept, seed.windows[window.window]);
         seed.windows.erase(window.window);
       }
       for (const auto& [window, score] : seed.windows) {

@@ -1,5 +1,5 @@
-// Key norms: windows with long keys draw little attention and go first (arXiv 2406.11430). Scored once, from the original
-// keys (qevict-examples.md A21); it becomes a row of kRankings when challengers are scored from their keys.
+// Key norms: windows with long keys draw little attention and go first (arXiv 2406.11430). Scored once, from the
+// original keys (qevict-examples.md A21); it becomes a row of kRankings when challengers are scored from their keys.
 #pragma once
 
 #include <cmath>

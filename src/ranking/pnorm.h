@@ -1,6 +1,6 @@
-// p-norm of attention: (Σ_t ā_t^p)^(1/p) of each token, p = 3, summed over the window (qevict.md section 3; the reading is
-// qevict-examples.md A19). Peaks count for more than steady drizzle. It needs an accumulator per token, so it becomes a row
-// of kRankings when the cache can keep those; these are its rules.
+// p-norm of attention: (Σ_t ā_t^p)^(1/p) of each token, p = 3, summed over the window (qevict.md section 3; the reading
+// is qevict-examples.md A19). Peaks count for more than steady drizzle. It needs an accumulator per token, so it
+// becomes a row of kRankings when the cache can keep those; these are its rules.
 #pragma once
 
 #include <cmath>

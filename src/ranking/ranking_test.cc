@@ -122,14 +122,13 @@ TEST(QScore, Pnorm) {
   EXPECT_NEAR(pnorm_score(std::vector<float>{0.027f, 0.027f}), 0.6f, kUnit);
 }
 
-TEST(QScore, KeyNorm) {
-  EXPECT_FLOAT_EQ(key_norm_score(std::vector<float>{3, 4, 0, 5, 6, 8, -5, 12}, 2), -8.25f);
-}
+TEST(QScore, KeyNorm) { EXPECT_FLOAT_EQ(key_norm_score(std::vector<float>{3, 4, 0, 5, 6, 8, -5, 12}, 2), -8.25f); }
 
 TEST(Rankings, RecencyIsTheAgeOfTheWindowAndKeepsNoScores) {
   const RankingRow& recency = *find_ranking("recency");
   EXPECT_FALSE(recency.rule.kept);
-  std::vector<Candidate> candidates = {{.window = 7, .tier = Tier::full, .score = 9}, {.window = 3, .tier = Tier::none, .score = 99}};
+  std::vector<Candidate> candidates = {{.window = 7, .tier = Tier::full, .score = 9},
+                                       {.window = 3, .tier = Tier::none, .score = 99}};
   recency.score(candidates);
   EXPECT_GT(candidates[0].score, candidates[1].score);
 }

@@ -1,5 +1,6 @@
-// One KV head as qevict.md sections 1 to 4 say it, slow and obvious: a map from window id to tier, score, values and codes,
-// and every token it ever saw. Nothing is packed, moved or reused. What HeadCache and route() are tested against.
+// One KV head as qevict.md sections 1 to 4 say it, slow and obvious: a map from window id to tier, score, values and
+// codes, and every token it ever saw. Nothing is packed, moved or reused. What HeadCache and route() are tested
+// against.
 #pragma once
 
 #include <algorithm>
@@ -92,7 +93,8 @@ class ReferenceHead {
     if (!result.records.empty()) result.head_data = head_data_;
     const std::size_t token = shape_.token_bytes();
     if (!routed_) {
-      result.bytes = {static_cast<std::size_t>(capacity_) * token, 0, 0, 0, static_cast<std::size_t>(capacity_) * rule_.score_bytes()};
+      result.bytes = {static_cast<std::size_t>(capacity_) * token, 0, 0, 0,
+                      static_cast<std::size_t>(capacity_) * rule_.score_bytes()};
       return result;
     }
     const auto full = static_cast<std::size_t>(layout_.full_slots);
@@ -174,7 +176,8 @@ class ReferenceHead {
     if (move.to == Tier::quantized) {
       if (window.codes.empty()) {
         window.codes.resize(rule_.payload_bytes(shape_));
-        EXPECT_TRUE(rule_.codec->encode(shape, unrotated(move.window), floats(window.values), head_data_, window.codes));
+        EXPECT_TRUE(
+            rule_.codec->encode(shape, unrotated(move.window), floats(window.values), head_data_, window.codes));
       }
       window.keys.clear();
       window.values.clear();

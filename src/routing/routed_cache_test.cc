@@ -47,7 +47,8 @@ class RoutedCache : public testing::TestWithParam<HeadKind> {
     TestTokens result = random_tokens(cache_.shape, head_->n_tokens(), n, rng_);
     if (!cache_.rule.scores) result.scores.clear();
     if (n > 0 && rng_.below(4) == 0) {  // values at the end of f16's range: codes of them decode beyond it
-      for (int d = 0; d < cache_.shape.value_dim; ++d) result.values[static_cast<std::size_t>(d)] = to_half(d % 3 ? 65504.0f : -65504.0f);
+      for (int d = 0; d < cache_.shape.value_dim; ++d)
+        result.values[static_cast<std::size_t>(d)] = to_half(d % 3 ? 65504.0f : -65504.0f);
     }
     return result;
   }
@@ -99,14 +100,16 @@ class RoutedCache : public testing::TestWithParam<HeadKind> {
     for (std::int64_t window = next; window < left; ++window) {
       float score = 0;
       const auto at = static_cast<std::size_t>(zones.first_position(static_cast<int>(window)) - all.first_position);
-      for (int t = 0; cache_.rule.scores && t < zones.window; ++t) score += all.scores[at + static_cast<std::size_t>(t)];
+      for (int t = 0; cache_.rule.scores && t < zones.window; ++t)
+        score += all.scores[at + static_cast<std::size_t>(t)];
       candidates.push_back({.window = window, .tier = Tier::none, .score = score});
     }
     if (!cache_.rule.scores) {
       for (Candidate& candidate : candidates) candidate.score = static_cast<float>(candidate.window);
     }
-    const RoutingPlan plan = qevict::route(event_++, candidates,
-                                           {.full = layout.full_slots, .quantized = layout.quantized_slots, .promotion = GetParam().promotion});
+    const RoutingPlan plan = qevict::route(
+        event_++, candidates,
+        {.full = layout.full_slots, .quantized = layout.quantized_slots, .promotion = GetParam().promotion});
     const std::int64_t keep = zones.first_position(static_cast<int>(left));
     if (rng_.below(3) == 0) refuse_broken_value(plan, all, keep, layout);
     const Result<void> applied = head_->apply(plan, all.view(), keep, layout);
@@ -115,7 +118,8 @@ class RoutedCache : public testing::TestWithParam<HeadKind> {
     ASSERT_EQ(plan, model_->route(layout));
     for (const TierMove& move : plan.moves) promotions += move.from == Tier::quantized && move.to == Tier::full;
   }
-  void refuse_broken_value(const RoutingPlan& plan, const TestTokens& all, std::int64_t keep, const HeadLayout& layout) {
+  void refuse_broken_value(const RoutingPlan& plan, const TestTokens& all, std::int64_t keep,
+                           const HeadLayout& layout) {
     for (const TierMove& move : plan.moves) {
       if (move.from != Tier::none || move.to != Tier::quantized) continue;
       TestTokens bad = all;
@@ -171,15 +175,17 @@ TEST_P(RoutedCache, EqualsTheSlowModelAfterEveryEvent) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Settings, RoutedCache,
-    testing::Values(HeadKind{"int2", 64, 8}, HeadKind{"int2", 64, 8, false}, HeadKind{"int4", 64, 8}, HeadKind{"k3v2", 64, 8},
-                    HeadKind{"k3v2", 80, 8, true, true, true}, HeadKind{"int2", 96, 32}, HeadKind{"k3v2", 128, 32, false},
-                    HeadKind{"int4", 80, 32, true, true, true}, HeadKind{"int2", 256, 8, true, true, true},
-                    HeadKind{"k4v4", 64, 4}, HeadKind{"int2", 64, 8, true, false}, HeadKind{"k3v2", 64, 32, true, false},
-                    HeadKind{nullptr, 64, 1}, HeadKind{nullptr, 80, 1, true, false}, HeadKind{nullptr, 64, 8},
-                    HeadKind{nullptr, 96, 32, true, true, true}, HeadKind{"int2", 64, 8, true, true, false, 1 << 28},
-                    HeadKind{nullptr, 64, 1, true, true, false, 1 << 28}));
+INSTANTIATE_TEST_SUITE_P(Settings, RoutedCache,
+                         testing::Values(HeadKind{"int2", 64, 8}, HeadKind{"int2", 64, 8, false},
+                                         HeadKind{"int4", 64, 8}, HeadKind{"k3v2", 64, 8},
+                                         HeadKind{"k3v2", 80, 8, true, true, true}, HeadKind{"int2", 96, 32},
+                                         HeadKind{"k3v2", 128, 32, false}, HeadKind{"int4", 80, 32, true, true, true},
+                                         HeadKind{"int2", 256, 8, true, true, true}, HeadKind{"k4v4", 64, 4},
+                                         HeadKind{"int2", 64, 8, true, false}, HeadKind{"k3v2", 64, 32, true, false},
+                                         HeadKind{nullptr, 64, 1}, HeadKind{nullptr, 80, 1, true, false},
+                                         HeadKind{nullptr, 64, 8}, HeadKind{nullptr, 96, 32, true, true, true},
+                                         HeadKind{"int2", 64, 8, true, true, false, 1 << 28},
+                                         HeadKind{nullptr, 64, 1, true, true, false, 1 << 28}));
 
 }  // namespace
 }  // namespace qevict

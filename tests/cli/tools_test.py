@@ -59,7 +59,62 @@ class Bench(ProgramTest):
         self.assertNotIn("decode_tps", self.run_program(*self.ARGUMENTS[:1], "-p", 16, "-n", 0, "-r", 1, "-o", "json", code=0).json()[0])
         self.assertNotIn("ttft_ms", self.run_program(*self.ARGUMENTS[:1], "-p", 0, "-n", 2, "-r", 1, "-o", "json", code=0).json()[0])
 
+    def test_beside_llama_cpp(self):
+        rows = self.run_program("bench", "-p", 8, "-n", 4, "-d", 0, "-r", 1, "-t", 2, "--vs", "llama.cpp:f16:nofa", "--rss",
+                                "-o", "json", code=0).json()
+        self.assertEqual([(row["engine"], row["method"], row["kv_type"], row["flash_attn"]) for row in rows],
+                         [("qevict", "qevict-paper", "f16+int2", "n/a"), ("llama.cpp", "full", "f16", "off")])
+        for row in rows:
+            self.assertEqual((row["depth"], row["decode_depth"], row["n_prompt"], row["n_gen"]), (0, 0, 8, 4))
+            for field in ("ttft_ms", "prefill_tps", "decode_tps", "tpot_ms", "itl_first_ms"):
+                self.assertEqual(set(row[field]), {"median", "mean", "sd"})
+                self.assertGreater(row[field]["median"], 0)
+            for field in ("ttft_ms", "prefill_tps", "decode_tps"):
+                ratio = row["vs"][field]
+                self.assertEqual(ratio["flash_attn"], "off")
+                self.assertLessEqual(ratio["min"], ratio["median"])
+                self.assertLessEqual(ratio["median"], ratio["max"])
+            self.assertLessEqual(row["itl_ms"]["p50"], row["itl_ms"]["max"])
+            self.assertGreater(row["kv_bytes_peak"], 0)
+            self.assertGreater(row["rss_peak_bytes"], 0)
+            self.assertIn("itl_routing_ms", row)
+        ours, rival = rows
+        self.assertAlmostEqual(sum(ours["share"].values()), 1)
+        self.assertGreater(ours["workspace_peak_bytes"], 0)
+        self.assertIsNone(rival["workspace_peak_bytes"])
+        self.assertIsNone(rival["share"])
+        self.assertEqual(rival["vs"]["decode_tps"]["median"], 1)
+
+    def test_cheaper_runs(self):
+        base = ["bench", "-n", 2, "-r", 1, "-t", 2, "--kv-method", "full", "--vs", "llama.cpp:q8_0", "-o", "json"]
+        for row in self.run_program(*base, "-p", 16, "--after-prompt", code=0).json():
+            self.assertEqual((row["depth"], row["decode_depth"]), (0, 16))
+            self.assertNotIn("fill_ms", row)
+        ours, rival = self.run_program(*base, "-p", 0, "-d", 24, "--keep-fill", code=0).json()
+        self.assertEqual(ours["kv_base_tokens"], 24 + 2 * (1 + 1))
+        # llama.cpp went back to the depth before its last two steps.
+        self.assertEqual(rival["kv_bytes_full"], 26 * 2 * 30 * 3 * 64 * 2)
+        self.assertAlmostEqual(rival["kv_ratio_peak"], 34 / 64, places=6)
+
+    def test_kernels(self):
+        rows = self.run_program("bench", "--kernels", "-d", 256, "-r", 1, "-t", 2, "-o", "json", code=0).json()
+        self.assertEqual({row["engine"] for row in rows}, {"qevict", "ggml"})
+        for row in rows:
+            self.assertGreater(row["ms"]["median"], 0)
+            self.assertGreater(row["vs_ggml"], 0)
+            self.assertLess(row["output_error"], 0.02)
+            self.assertEqual((row["head_dim"], row["group"], row["n_tokens"]), (64, 3, 256))
+        simd = rows[0]["target"]
+        only = self.run_program("bench", "--kernels", "-d", 64, "-r", 1, "--simd", simd, "-o", "json", code=0).json()
+        self.assertEqual({row["target"] for row in only}, {simd, "ggml"})
+
     def test_refusals(self):
+        for rival, says in [("vllm", "'vllm'"), ("llama.cpp:q5_1", "'q5_1'"), ("llama.cpp:q8_0:nofa", "flash attention"),
+                            ("llama.cpp:f16:on", "'on'"), ("llama.cpp,llama.cpp:fa", "twice"), ("", "llama.cpp")]:
+            with self.subTest(rival=rival):
+                self.assert_error(2, "bench", "--vs", rival, says=["--vs", says])
+        self.assert_error(2, "bench", "--after-prompt", "-p", 0, says="--after-prompt")
+        self.assert_error(2, "bench", "--keep-fill", says="--keep-fill")
         self.assert_error(2, "bench", "-p", 0, "-n", 0, says="nothing to measure")
         self.assert_error(2, "bench", "-d", "1,x", says="'x'")
         self.assert_error(2, "bench", "-d", "-5", says="-5")

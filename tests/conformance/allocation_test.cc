@@ -1,5 +1,5 @@
-// Bytes reported are bytes allocated: this program counts every 64-byte aligned allocation that is alive, which while no
-// call runs are the cache's buffers and nothing else.
+// Bytes reported are bytes allocated: this program counts every 64-byte aligned allocation that is alive, which while
+// no call runs are the cache's buffers and nothing else.
 #include <atomic>
 #include <cstdlib>
 #include <new>
@@ -21,7 +21,8 @@ void* counted_new(std::size_t size, std::align_val_t alignment) {
     const std::size_t now = live_bytes += size;
     for (std::size_t peak = peak_bytes; now > peak && !peak_bytes.compare_exchange_weak(peak, now);) {
     }
-    std::fill_n(memory + head, size, std::byte{0xff});  // NaNs, in release builds too: nothing may be read before written
+    std::fill_n(memory + head, size,
+                std::byte{0xff});  // NaNs, in release builds too: nothing may be read before written
   }
   return memory + head;
 }
@@ -39,8 +40,12 @@ void* operator new(std::size_t size, std::align_val_t alignment) { return counte
 void* operator new[](std::size_t size, std::align_val_t alignment) { return counted_new(size, alignment); }
 void operator delete(void* memory, std::align_val_t alignment) noexcept { counted_delete(memory, alignment); }
 void operator delete[](void* memory, std::align_val_t alignment) noexcept { counted_delete(memory, alignment); }
-void operator delete(void* memory, std::size_t, std::align_val_t alignment) noexcept { counted_delete(memory, alignment); }
-void operator delete[](void* memory, std::size_t, std::align_val_t alignment) noexcept { counted_delete(memory, alignment); }
+void operator delete(void* memory, std::size_t, std::align_val_t alignment) noexcept {
+  counted_delete(memory, alignment);
+}
+void operator delete[](void* memory, std::size_t, std::align_val_t alignment) noexcept {
+  counted_delete(memory, alignment);
+}
 
 namespace qevict {
 namespace {

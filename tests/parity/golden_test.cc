@@ -1,5 +1,5 @@
-// Greedy text of the default model in f32 as it was when it was stored (tests/data/golden.txt). Rounding differs between
-// processors, so a text may part from the stored one where the best logit led by less than rounding can move.
+// Greedy text of the default model in f32 as it was when it was stored (tests/data/golden.txt). Rounding differs
+// between processors, so a text may part from the stored one where the best logit led by less than rounding can move.
 #include <gtest/gtest.h>
 
 #include <fstream>

@@ -29,7 +29,7 @@ LlamaSequence::LlamaSequence(const std::string& path, const LlamaOptions& option
   params.n_ubatch = 512;
   params.n_threads = params.n_threads_batch = options.n_threads;
   params.flash_attn_type = options.flash_attention ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
-  params.type_k = params.type_v = options.f16_kv ? GGML_TYPE_F16 : GGML_TYPE_F32;
+  params.type_k = params.type_v = GGML_TYPE_F16;
   state_->context.reset(llama_init_from_model(state_->model.get(), params));
   if (!state_->context) throw std::runtime_error("libllama makes no context for " + path);
   state_->n_vocab = static_cast<std::size_t>(llama_vocab_n_tokens(llama_model_get_vocab(state_->model.get())));

@@ -12,7 +12,6 @@ namespace qevict {
 
 struct LlamaOptions {
   bool flash_attention = false;
-  bool f16_kv = true;  // false: f32
   int n_ctx = 1024;
   int n_threads = 1;
 };

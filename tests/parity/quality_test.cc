@@ -1,5 +1,5 @@
-// What each method costs in quality: mean KL against `full` on the f32 copy of the default model, teacher-forced, at 20 % of
-// the bytes. A method outside its stored band has become worse, or does not compress any more.
+// What each method costs in quality: mean KL against `full` on the f32 copy of the default model, teacher-forced, at 20
+// % of the bytes. A method outside its stored band has become worse, or does not compress any more.
 #include <gtest/gtest.h>
 
 #include <iostream>
@@ -19,6 +19,7 @@ struct Band {
 // A fifth around what was measured; rounding on other processors moves it by a few per cent.
 const std::map<std::string_view, Band> kBands = {
     {"full", {0, 0}},
+    {"qevict", {0.064, 0.096}},
     {"qevict-paper", {0.109, 0.163}},
     {"qevict-paper-int4", {0.111, 0.167}},
     {"qevict-paper-no-promotion", {0.105, 0.158}},

@@ -50,7 +50,8 @@ std::string f32_copy() {
   const std::string model = testing::test_model();
   if (model.empty()) throw std::runtime_error("QEVICT_TEST_MODEL names no model");
   const char* scratch = std::getenv("QEVICT_TEST_SCRATCH");
-  const std::filesystem::path folder = scratch != nullptr ? std::filesystem::path(scratch) : std::filesystem::temp_directory_path();
+  const std::filesystem::path folder =
+      scratch != nullptr ? std::filesystem::path(scratch) : std::filesystem::temp_directory_path();
   const std::filesystem::path copy = folder / ("f32-" + key_of(model) + ".gguf");
   if (!std::filesystem::exists(copy)) {
     std::filesystem::create_directories(folder);
