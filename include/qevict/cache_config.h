@@ -9,8 +9,8 @@
 
 namespace qevict {
 
-// How many bytes the cache may take, all tiers with their metadata. Exactly one of ratio and bytes is set; neither means
-// the default: kDefaultBudgetRatio of an f16 cache that holds the whole context.
+// How many bytes the cache may take, all tiers with their metadata. Exactly one of ratio and bytes is set; neither
+// means the default: kDefaultBudgetRatio of an f16 cache that holds the whole context.
 struct Budget {
   std::optional<double> ratio;       // of the f16 bytes of the base, in (0, 1]
   std::optional<std::size_t> bytes;  // absolute, > 0
@@ -47,15 +47,15 @@ struct Recent {
 struct CacheConfig {
   std::string method = "qevict-paper";
   Budget budget;
-  std::optional<BudgetBase> budget_base;    // unset: request if a ratio was given and max_new is known, current if a ratio
-                                            // was given and it is not; context for the default budget
-  std::optional<int> window_tokens;         // routing granularity, 1..256
-  std::optional<int> sink_tokens;           // first tokens, full precision, never routed; 0..128
+  std::optional<BudgetBase> budget_base;  // unset: request if a ratio was given and max_new is known, current if a
+                                          // ratio was given and it is not; context for the default budget
+  std::optional<int> window_tokens;  // routing granularity, 1..256
+  std::optional<int> sink_tokens;    // first tokens, full precision, never routed; 0..128
   std::optional<Recent> recent;
-  std::optional<int> quantized_per_mille;   // of the routed bytes, to the quantized tier; 0..1000
-  std::optional<int> interval_steps;        // decode steps between routings, >= 1
-  std::optional<std::string> ranking;       // name of a ranking
-  std::optional<bool> promotion;            // false: quantized windows never return to full precision
+  std::optional<int> quantized_per_mille;  // of the routed bytes, to the quantized tier; 0..1000
+  std::optional<int> interval_steps;       // decode steps between routings, >= 1
+  std::optional<std::string> ranking;      // name of a ranking
+  std::optional<bool> promotion;           // false: quantized windows never return to full precision
 };
 
 }  // namespace qevict

@@ -20,13 +20,13 @@ struct Method {
   int window_tokens = 8;
   int sink_tokens = 5;
   int interval_steps = 8;
-  int quantized_per_mille = 0;            // share of the routed bytes for the quantized tier
-  std::string_view codec;                 // of the quantized tier, "" if there is none
-  std::string_view ranking;               // "cumulative", ...
+  int quantized_per_mille = 0;  // share of the routed bytes for the quantized tier
+  std::string_view codec;       // of the quantized tier, "" if there is none
+  std::string_view ranking;     // "cumulative", ...
   std::string_view allocator = "equal";
   Spending spending = Spending::fixed_share;
-  bool promotion = false;                 // quantized windows may return to full precision
-  bool quantizes_everything = false;      // no budget makes it equal to `full`
+  bool promotion = false;             // quantized windows may return to full precision
+  bool quantizes_everything = false;  // no budget makes it equal to `full`
 };
 
 std::span<const Method> methods();

@@ -22,10 +22,10 @@ struct ChatMessage {
 
 struct ModelInfo {
   std::string path;
-  std::string architecture;  // "llama"
-  std::string name;          // general.name of the file
-  std::string weights;       // main weight type, "Q4_1"
-  std::string backend;       // "CPU", with ggml's repack buffers in use
+  std::string architecture;   // "llama"
+  std::string name;           // general.name of the file
+  std::string weights;        // main weight type, "Q4_1"
+  std::string backend;        // "CPU", with ggml's repack buffers in use
   std::string chat_template;  // "file", the name given, or "none"
   int n_layers = 0;
   int n_embd = 0;
@@ -35,8 +35,8 @@ struct ModelInfo {
   int n_vocab = 0;
   int n_ctx_train = 0;
   std::size_t weight_bytes = 0;
-  std::size_t mapped_bytes = 0;    // of those, used as mapped from the file
-  std::size_t repacked_bytes = 0;  // of those, copied into repacked types
+  std::size_t mapped_bytes = 0;        // of those, used as mapped from the file
+  std::size_t repacked_bytes = 0;      // of those, copied into repacked types
   std::size_t kv_bytes_per_token = 0;  // of an f16 cache
 };
 

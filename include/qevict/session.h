@@ -1,7 +1,7 @@
 // A Session is one sequence of tokens and its KV cache.
 //
-// Feed tokens with prefill() (a prompt, later another turn) and decode() (one at a time); after each, logits() are those of
-// the last token fed. A session is used by one thread at a time; its kernels run on `n_threads`.
+// Feed tokens with prefill() (a prompt, later another turn) and decode() (one at a time); after each, logits() are
+// those of the last token fed. A session is used by one thread at a time; its kernels run on `n_threads`.
 #pragma once
 
 #include <cstddef>
@@ -40,16 +40,16 @@ struct CacheReport {
   std::size_t budget_effective = 0;  // in force: raised to the smallest workable where `recent` is auto
   CacheBytes bytes;                  // now
   std::size_t bytes_prefill_end = 0;
-  std::size_t bytes_peak = 0;      // after any step
-  std::size_t bytes_full = 0;      // an f16 cache of base_tokens
-  std::int64_t base_tokens = 0;    // what a ratio refers to: context, prompt + max_new, or tokens seen so far
+  std::size_t bytes_peak = 0;       // after any step
+  std::size_t bytes_full = 0;       // an f16 cache of base_tokens
+  std::int64_t base_tokens = 0;     // what a ratio refers to: context, prompt + max_new, or tokens seen so far
   std::size_t prefill_kv_peak = 0;  // peak KV during prefill: one layer uncompressed + what was compressed so far
-  std::size_t workspace_peak = 0;  // scratch of one step at its largest, graphs included
-  double ratio_peak = 0;           // bytes_peak / bytes_full
-  double ratio_mean = 0;           // sum of bytes / sum of the f16 bytes of the tokens so far, over decode steps
+  std::size_t workspace_peak = 0;   // scratch of one step at its largest, graphs included
+  double ratio_peak = 0;            // bytes_peak / bytes_full
+  double ratio_mean = 0;            // sum of bytes / sum of the f16 bytes of the tokens so far, over decode steps
   int recent_tokens = 0;
-  int full_slots = 0;       // per head, capacity in windows
-  int quantized_slots = 0;  // per head
+  int full_slots = 0;        // per head, capacity in windows
+  int quantized_slots = 0;   // per head
   bool compressing = false;  // some window may be or was quantized or evicted
   // Windows over all layers and KV heads.
   std::int64_t windows_full = 0;

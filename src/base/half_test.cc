@@ -20,8 +20,8 @@ TEST(Half, EveryFiniteHalfSurvivesARoundTrip) {
 }
 
 TEST(Half, RoundsToNearestEven) {
-  EXPECT_EQ(to_half(1.0f + 0x1p-11f).bits, 0x3c00);            // halfway: even below
-  EXPECT_EQ(to_half(1.0f + 3 * 0x1p-11f).bits, 0x3c02);        // halfway: even above
+  EXPECT_EQ(to_half(1.0f + 0x1p-11f).bits, 0x3c00);             // halfway: even below
+  EXPECT_EQ(to_half(1.0f + 3 * 0x1p-11f).bits, 0x3c02);         // halfway: even above
   EXPECT_EQ(to_half(1.0f + 0x1p-11f + 0x1p-20f).bits, 0x3c01);  // just above halfway
   EXPECT_EQ(to_half(0x1p-25f).bits, 0x0000);
   EXPECT_EQ(to_half(3 * 0x1p-25f).bits, 0x0002);

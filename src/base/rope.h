@@ -1,9 +1,9 @@
 // The rotary embedding of one model, as the cache needs it: to take the rotation of a stored key off before it is
 // quantized, and to put it on again at the key's own position.
 //
-// RoPE, linear scaling, YaRN and Llama 3's frequency factors all rotate pair i at position p by the angle p * frequency[i]
-// and multiply by `magnitude`; only the first 2 * pairs() channels of a head are rotated. So un-rotating is the transpose
-// over magnitude^2.
+// RoPE, linear scaling, YaRN and Llama 3's frequency factors all rotate pair i at position p by the angle p *
+// frequency[i] and multiply by `magnitude`; only the first 2 * pairs() channels of a head are rotated. So un-rotating
+// is the transpose over magnitude^2.
 #pragma once
 
 #include <span>

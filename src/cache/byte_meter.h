@@ -1,4 +1,5 @@
-// Every byte of the cache comes from a Buffer, and every Buffer is on a ByteMeter: so what is reported is what is allocated.
+// Every byte of the cache comes from a Buffer, and every Buffer is on a ByteMeter: so what is reported is what is
+// allocated.
 #pragma once
 
 #include <array>
@@ -23,8 +24,8 @@ class ByteMeter {
   CacheBytes bytes_;
 };
 
-// Debug builds fill storage that holds nothing with quiet NaNs (of f16 and f32), so that a value read before it is written
-// cannot pass unseen (robustness G08). A no-op in release builds.
+// Debug builds fill storage that holds nothing with quiet NaNs (of f16 and f32), so that a value read before it is
+// written cannot pass unseen (robustness G08). A no-op in release builds.
 void poison(std::span<std::byte> bytes);
 
 // Owned, 64-byte aligned, poisoned or uninitialised.

@@ -41,10 +41,11 @@ Result<Budget> Budget::parse(const std::string& text) {
     const char* name;
     double bytes;
   };
-  constexpr Unit kUnits[] = {{"", 1},         {"B", 1},          {"kB", 1e3},        {"KB", 1e3},
-                             {"MB", 1e6},     {"GB", 1e9},       {"KiB", 0x1p10},    {"MiB", 0x1p20},
-                             {"GiB", 0x1p30}, {"K", 0x1p10},     {"M", 0x1p20},      {"G", 0x1p30}};
-  const auto unit = std::find_if(std::begin(kUnits), std::end(kUnits), [&](const Unit& u) { return number->unit == u.name; });
+  constexpr Unit kUnits[] = {{"", 1},         {"B", 1},      {"kB", 1e3},     {"KB", 1e3},
+                             {"MB", 1e6},     {"GB", 1e9},   {"KiB", 0x1p10}, {"MiB", 0x1p20},
+                             {"GiB", 0x1p30}, {"K", 0x1p10}, {"M", 0x1p20},   {"G", 0x1p30}};
+  const auto unit =
+      std::find_if(std::begin(kUnits), std::end(kUnits), [&](const Unit& u) { return number->unit == u.name; });
   if (unit == std::end(kUnits)) return invalid("KV budget \"{}\" has an unknown unit: {}", text, kExpected);
   const double bytes = std::floor(number->value * unit->bytes);
   if (bytes < 1 || bytes > 0x1p52) return invalid("KV budget \"{}\" is out of range: {}", text, kExpected);
@@ -60,10 +61,12 @@ std::string Budget::to_string() const {
 Result<Recent> Recent::parse(const std::string& text) {
   if (text == "auto") return Recent{};
   const std::optional<Number> number = parse_number(text);
-  constexpr const char* kExpected = "expected auto, a number of tokens such as 64, or a share of the budget such as 25%";
+  constexpr const char* kExpected =
+      "expected auto, a number of tokens such as 64, or a share of the budget such as 25%";
   if (!number) return invalid("recent region \"{}\" is not a number: {}", text, kExpected);
   if (number->unit == "%") {
-    if (number->value < 0 || number->value >= 100) return invalid("recent region \"{}\" is out of range: {}", text, kExpected);
+    if (number->value < 0 || number->value >= 100)
+      return invalid("recent region \"{}\" is out of range: {}", text, kExpected);
     return Recent{.kind = Kind::per_mille, .value = static_cast<int>(std::lround(number->value * 10))};
   }
   if (!number->unit.empty() || number->value != std::floor(number->value) || number->value < 0 || number->value > 1e6) {

@@ -8,7 +8,11 @@
 namespace qevict {
 
 HeadCache::HeadCache(const CacheShape& shape, const LayoutRule& rule, const Rope& rope, ByteMeter& meter)
-    : shape_(shape), rule_(rule), rope_(&rope), meter_(&meter), payload_(rule.payload_bytes(shape)),
+    : shape_(shape),
+      rule_(rule),
+      rope_(&rope),
+      meter_(&meter),
+      payload_(rule.payload_bytes(shape)),
       tail_keys_(meter, ByteKind::f16, 0),
       tail_values_(meter, ByteKind::f16, 0),
       tail_scores_(meter, ByteKind::metadata, 0) {}
@@ -28,8 +32,8 @@ std::vector<Candidate> HeadCache::windows() const {
   int f = 0;
   int q = 0;
   while (f < full_index_.size() || q < code_index_.size()) {
-    const bool take_full = q == code_index_.size() ||
-                           (f < full_index_.size() && full_index_[f].window < code_index_[q].window);
+    const bool take_full =
+        q == code_index_.size() || (f < full_index_.size() && full_index_[f].window < code_index_[q].window);
     const WindowIndex::Entry entry = take_full ? full_index_[f++] : code_index_[q++];
     const Buffer& scores = take_full ? full_scores_ : code_scores_;
     result.push_back({.window = entry.window,
@@ -77,8 +81,9 @@ void HeadCache::append_runs(int begin, int end, std::vector<F16Run>& runs) const
 void HeadCache::append_codes(int begin, int end, std::vector<CodeWindow>& codes) const {
   for (int i = begin; i < end; ++i) {
     const WindowIndex::Entry entry = code_index_[i];
-    codes.push_back({.record = records_.data() + static_cast<std::size_t>(entry.slot) * payload_,
-                     .position = static_cast<std::int32_t>(rule_.zones.first_position(static_cast<int>(entry.window)))});
+    codes.push_back(
+        {.record = records_.data() + static_cast<std::size_t>(entry.slot) * payload_,
+         .position = static_cast<std::int32_t>(rule_.zones.first_position(static_cast<int>(entry.window)))});
   }
 }
 
@@ -103,7 +108,8 @@ void HeadCache::keep_scores(bool keep) {
   QEVICT_CHECK(!routed_, "a routed head keeps the scores it was routed by");
   if (rule_.scores == keep) return;
   rule_.scores = keep;
-  tail_scores_ = Buffer(*meter_, ByteKind::metadata, keep ? static_cast<std::size_t>(tail_capacity_) * sizeof(float) : 0);
+  tail_scores_ =
+      Buffer(*meter_, ByteKind::metadata, keep ? static_cast<std::size_t>(tail_capacity_) * sizeof(float) : 0);
   if (keep) std::fill_n(tail_scores_.as<float>(), tail_size_, 0.0f);
 }
 
@@ -154,7 +160,8 @@ void HeadCache::keep_tail(const TokenView& tokens, std::int64_t keep_position, i
     if (rule_.scores) scores = Buffer(*meter_, ByteKind::metadata, static_cast<std::size_t>(capacity) * sizeof(float));
   }
   // `tokens` may be the tail itself.
-  std::memmove((in_place ? tail_keys_ : keys).data(), tokens.keys.data() + skip * key_dim, count * key_dim * sizeof(Half));
+  std::memmove((in_place ? tail_keys_ : keys).data(), tokens.keys.data() + skip * key_dim,
+               count * key_dim * sizeof(Half));
   std::memmove((in_place ? tail_values_ : values).data(), tokens.values.data() + skip * value_dim,
                count * value_dim * sizeof(Half));
   if (rule_.scores) {

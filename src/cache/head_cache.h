@@ -1,8 +1,8 @@
 // The cache of one KV head: sinks, full-precision windows, codes, ledger and the f16 region of newest tokens.
 //
-// A head starts uncompressed: every token lies in one f16 array. Its first routing turns it into tiers, after which the f16
-// array holds only what has not been routed yet. Only apply() moves bytes between tiers. One thread at a time, except that
-// the score accumulators of different windows may be added to concurrently.
+// A head starts uncompressed: every token lies in one f16 array. Its first routing turns it into tiers, after which the
+// f16 array holds only what has not been routed yet. Only apply() moves bytes between tiers. One thread at a time,
+// except that the score accumulators of different windows may be added to concurrently.
 #pragma once
 
 #include <cstdint>
@@ -67,15 +67,16 @@ class HeadCache {
   // Room for `capacity` tokens in all while uncompressed, or in the tail once routed.
   void reserve_tail(int capacity);
   int tail_capacity() const { return tail_capacity_; }
-  // Appends one token with score 0, rounding to f16 and saturating. REQUIRES: room. May run beside reads of other f16 tokens.
+  // Appends one token with score 0, rounding to f16 and saturating. REQUIRES: room. May run beside reads of other f16
+  // tokens.
   void append(const float* key, const float* value);
   void append(std::span<const Half> keys, std::span<const Half> values, std::span<const float> scores, int n);
 
   // --- Routing ---
-  // Carries out a plan made for windows() and the challengers in `tokens` (= tail(), or a prefill buffer that begins with
-  // it), then keeps the rest of `tokens`, from keep_position on, as the new tail. The whole plan is checked, and all codes
-  // are made, before the first byte moves: after an error the head is as it was. new_layout: capacities from now on.
-  // Errors: a non-finite key or value, naming the window.
+  // Carries out a plan made for windows() and the challengers in `tokens` (= tail(), or a prefill buffer that begins
+  // with it), then keeps the rest of `tokens`, from keep_position on, as the new tail. The whole plan is checked, and
+  // all codes are made, before the first byte moves: after an error the head is as it was. new_layout: capacities from
+  // now on. Errors: a non-finite key or value, naming the window.
   Result<void> apply(const RoutingPlan& plan, const TokenView& tokens, std::int64_t keep_position,
                      const HeadLayout& new_layout);
 
@@ -87,15 +88,20 @@ class HeadCache {
   void move_windows(const RoutingPlan& plan, const TokenView& tokens, const Staged& staged);
   void resize_tiers(int full_slots, int code_slots, std::size_t index_bytes);
   void keep_tail(const TokenView& tokens, std::int64_t keep_position, int capacity);
-  void load_window(std::int64_t window, const Half* keys, const Half* values, std::span<float> k, std::span<float> v) const;
+  void load_window(std::int64_t window, const Half* keys, const Half* values, std::span<float> k,
+                   std::span<float> v) const;
   void take_sinks(const TokenView& tokens);
 
   std::size_t key_count() const { return static_cast<std::size_t>(rule_.zones.window * shape_.key_dim); }
   std::size_t value_count() const { return static_cast<std::size_t>(rule_.zones.window * shape_.value_dim); }
   Half* full_keys(int slot) { return full_keys_.as<Half>() + static_cast<std::size_t>(slot) * key_count(); }
   Half* full_values(int slot) { return full_values_.as<Half>() + static_cast<std::size_t>(slot) * value_count(); }
-  std::span<std::byte> record(int slot) { return {records_.data() + static_cast<std::size_t>(slot) * payload_, payload_}; }
-  std::span<std::byte> ledger(int slot) { return {ledger_.data() + static_cast<std::size_t>(slot) * payload_, payload_}; }
+  std::span<std::byte> record(int slot) {
+    return {records_.data() + static_cast<std::size_t>(slot) * payload_, payload_};
+  }
+  std::span<std::byte> ledger(int slot) {
+    return {ledger_.data() + static_cast<std::size_t>(slot) * payload_, payload_};
+  }
 
   CacheShape shape_;
   LayoutRule rule_;
@@ -105,7 +111,7 @@ class HeadCache {
   HeadLayout layout_;
   bool routed_ = false;
   bool pools_made_ = false;
-  bool head_frozen_ = false;  // head_data_ holds the codec's parameters
+  bool head_frozen_ = false;      // head_data_ holds the codec's parameters
   std::int64_t next_window_ = 0;  // first id not routed yet
 
   Buffer sink_keys_, sink_values_;  // [sinks][dim]

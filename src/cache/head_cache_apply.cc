@@ -21,9 +21,10 @@ int take_slot(std::vector<int>& free) {
 
 // Everything apply() needs that can fail or that overwriting would lose, made before the first byte moves.
 struct HeadCache::Staged {
-  std::vector<std::byte> head_data;                                   // frozen parameters, if made at this event
-  std::unordered_map<std::int64_t, std::vector<std::byte>> records;  // of windows that leave or enter the quantized tier
-  std::unordered_map<std::int64_t, float> scores;                     // of windows that move between tiers
+  std::vector<std::byte> head_data;  // frozen parameters, if made at this event
+  std::unordered_map<std::int64_t, std::vector<std::byte>>
+      records;                                     // of windows that leave or enter the quantized tier
+  std::unordered_map<std::int64_t, float> scores;  // of windows that move between tiers
 };
 
 void HeadCache::load_window(std::int64_t window, const Half* keys, const Half* values, std::span<float> k,
@@ -61,16 +62,18 @@ Result<void> HeadCache::check(const RoutingPlan& plan, const TokenView& tokens, 
     full += (move.to == Tier::full) - (move.from == Tier::full);
     quantized += (move.to == Tier::quantized) - (move.from == Tier::quantized);
   }
-  QEVICT_CHECK(full <= new_layout.full_slots && quantized <= new_layout.quantized_slots, "a plan respects the capacities");
+  QEVICT_CHECK(full <= new_layout.full_slots && quantized <= new_layout.quantized_slots,
+               "a plan respects the capacities");
   QEVICT_CHECK(full == plan.full_after && quantized == plan.quantized_after, "a plan knows its own outcome");
   QEVICT_CHECK(tokens.first_position == tail_position_ && tokens.n >= tail_size_, "the tokens begin with the tail");
   QEVICT_CHECK(keep_position == rule_.zones.sinks + rule_.zones.window * challenger,
                "what is kept begins where the routed windows end");
   const std::int64_t kept = tokens.first_position + tokens.n - keep_position;
   QEVICT_CHECK(kept >= 0 && kept <= new_layout.recent_capacity, "what is left of the tail fits its reserve");
-  QEVICT_CHECK(new_layout.index_bytes >= WindowIndex::entry_bytes_for(
-                                             std::max(new_layout.full_slots, new_layout.quantized_slots), rule_.max_windows),
-               "an index entry holds every window id and slot");
+  QEVICT_CHECK(
+      new_layout.index_bytes >=
+          WindowIndex::entry_bytes_for(std::max(new_layout.full_slots, new_layout.quantized_slots), rule_.max_windows),
+      "an index entry holds every window id and slot");
   return {};
 }
 
@@ -80,7 +83,8 @@ Result<HeadCache::Staged> HeadCache::stage(const RoutingPlan& plan, const TokenV
   std::vector<float> values(value_count());
   const auto load = [&](const TierMove& move, std::span<float> k, std::span<float> v) {
     if (move.from == Tier::none) {
-      const auto at = static_cast<std::size_t>(rule_.zones.sinks + rule_.zones.window * move.window - tokens.first_position);
+      const auto at =
+          static_cast<std::size_t>(rule_.zones.sinks + rule_.zones.window * move.window - tokens.first_position);
       load_window(move.window, tokens.keys.data() + at * static_cast<std::size_t>(shape_.key_dim),
                   tokens.values.data() + at * static_cast<std::size_t>(shape_.value_dim), k, v);
     } else {
@@ -189,7 +193,8 @@ void HeadCache::move_windows(const RoutingPlan& plan, const TokenView& tokens, c
   for (const TierMove& move : plan.moves) {
     if (move.from != Tier::none) continue;
     ++next_window_;
-    const auto at = static_cast<std::size_t>(rule_.zones.sinks + rule_.zones.window * move.window - tokens.first_position);
+    const auto at =
+        static_cast<std::size_t>(rule_.zones.sinks + rule_.zones.window * move.window - tokens.first_position);
     float score = 0.0f;
     if (rule_.scores) {
       for (int t = 0; t < rule_.zones.window; ++t) score += tokens.scores[at + static_cast<std::size_t>(t)];

@@ -20,7 +20,8 @@ int recent_tokens(const CacheShape& shape, const Zones& zones, const Recent& rec
     case Recent::Kind::tokens:
       return recent.value;
     case Recent::Kind::per_mille:
-      return std::max(1, static_cast<int>(head_bytes * static_cast<std::size_t>(recent.value) / 1000 / shape.token_bytes()));
+      return std::max(
+          1, static_cast<int>(head_bytes * static_cast<std::size_t>(recent.value) / 1000 / shape.token_bytes()));
   }
   return 0;
 }
@@ -50,10 +51,9 @@ bool split_history(const LayoutRule& rule, std::size_t head_bytes, HeadLayout& l
   layout.budget_bytes = head_bytes;
   if (head_bytes < layout.fixed_bytes) return false;
   const std::size_t history = head_bytes - layout.fixed_bytes;
-  const std::size_t share =
-      rule.codec ? history / 1000 * static_cast<std::size_t>(rule.quantized_per_mille) +
-                       history % 1000 * static_cast<std::size_t>(rule.quantized_per_mille) / 1000
-                 : 0;
+  const std::size_t share = rule.codec ? history / 1000 * static_cast<std::size_t>(rule.quantized_per_mille) +
+                                             history % 1000 * static_cast<std::size_t>(rule.quantized_per_mille) / 1000
+                                       : 0;
   layout.quantized_slots = rule.codec ? static_cast<int>(share / layout.quantized_slot_bytes) : 0;
   layout.full_slots = static_cast<int>((history - share) / layout.full_slot_bytes);
   return layout.full_slots + layout.quantized_slots >= 1;
@@ -92,10 +92,10 @@ Result<HeadLayout> plan_layout(const CacheShape& shape, const LayoutRule& rule, 
   HeadLayout layout = layout_with(shape, rule, recent_tokens(shape, rule.zones, recent, head_bytes));
   if (fill_slots(shape, rule, head_bytes, layout)) return layout;
 
-  const int least_recent =
-      recent.kind == Recent::Kind::tokens ? recent.value
-      : recent.kind == Recent::Kind::per_mille && raise != Raise::always ? recent_tokens(shape, rule.zones, recent, head_bytes)
-                                                                         : rule.zones.window;
+  const int least_recent = recent.kind == Recent::Kind::tokens ? recent.value
+                           : recent.kind == Recent::Kind::per_mille && raise != Raise::always
+                               ? recent_tokens(shape, rule.zones, recent, head_bytes)
+                               : rule.zones.window;
   HeadLayout smallest = layout_with(shape, rule, least_recent);
   const std::size_t needed = smallest.fixed_bytes + smallest_history(shape, rule, smallest);
   if (raise == Raise::always || (raise == Raise::automatic_recent && recent.kind == Recent::Kind::automatic)) {
@@ -103,8 +103,10 @@ Result<HeadLayout> plan_layout(const CacheShape& shape, const LayoutRule& rule, 
     return smallest;
   }
   if (recent.kind == Recent::Kind::tokens) {
-    return invalid("a KV budget of {} bytes leaves no window beside {} recent tokens: give at least {} bytes, or fewer recent tokens",
-                   head_bytes * shape.heads(), recent.value, needed * shape.heads());
+    return invalid(
+        "a KV budget of {} bytes leaves no window beside {} recent tokens: give at least {} bytes, or fewer recent "
+        "tokens",
+        head_bytes * shape.heads(), recent.value, needed * shape.heads());
   }
   return invalid("a KV budget of {} bytes leaves no window: give at least {} bytes", head_bytes * shape.heads(),
                  needed * shape.heads());

@@ -21,40 +21,46 @@ struct CacheShape {
   std::size_t heads() const { return static_cast<std::size_t>(n_layers) * static_cast<std::size_t>(n_kv_heads); }
   // f16 key and value of one token of one head.
   std::size_t token_bytes() const { return 2u * static_cast<std::size_t>(key_dim + value_dim); }
-  std::size_t full_bytes(std::int64_t n_tokens) const { return static_cast<std::size_t>(n_tokens) * heads() * token_bytes(); }
+  std::size_t full_bytes(std::int64_t n_tokens) const {
+    return static_cast<std::size_t>(n_tokens) * heads() * token_bytes();
+  }
 };
 
 // What becomes of the codes of a promoted window.
 enum class Ledger {
-  none,    // no quantized tier
-  kept,    // preset `paper`: reconstructed f16 values and the codes, both counted
+  none,  // no quantized tier
+  kept,  // preset `paper`: reconstructed f16 values and the codes, both counted
 };
 
 // The parts of a method and configuration that decide bytes.
 struct LayoutRule {
-  Zones zones;                 // recent is filled in by plan_layout
-  int interval = 8;            // decode steps between routings
+  Zones zones;                      // recent is filled in by plan_layout
+  int interval = 8;                 // decode steps between routings
   const CodecRow* codec = nullptr;  // of the quantized tier; null: none
   int quantized_per_mille = 0;
   Ledger ledger = Ledger::none;
-  bool scores = true;          // accumulators are kept: an f32 per window and per recent token
+  bool scores = true;                  // accumulators are kept: an f32 per window and per recent token
   std::int64_t max_windows = 1 << 20;  // window ids stay below this (context / window)
 
   WindowShape window_shape(const CacheShape& shape) const {
     return {.tokens = zones.window, .key_dim = shape.key_dim, .value_dim = shape.value_dim};
   }
   std::size_t score_bytes() const { return scores ? sizeof(float) : 0; }
-  std::size_t payload_bytes(const CacheShape& shape) const { return codec ? codec->window_bytes(window_shape(shape)) : 0; }
-  std::size_t head_param_bytes(const CacheShape& shape) const { return codec ? codec->head_bytes(window_shape(shape)) : 0; }
+  std::size_t payload_bytes(const CacheShape& shape) const {
+    return codec ? codec->window_bytes(window_shape(shape)) : 0;
+  }
+  std::size_t head_param_bytes(const CacheShape& shape) const {
+    return codec ? codec->head_bytes(window_shape(shape)) : 0;
+  }
 };
 
 // Capacities of every head, all alike.
 struct HeadLayout {
-  Zones zones;               // with the recent region in force
-  int recent_capacity = 0;   // token slots of the f16 region
-  int full_slots = 0;        // windows
-  int quantized_slots = 0;   // windows
-  std::size_t index_bytes = 4;   // of one entry of the window index: 4, or 8 for very long contexts
+  Zones zones;                           // with the recent region in force
+  int recent_capacity = 0;               // token slots of the f16 region
+  int full_slots = 0;                    // windows
+  int quantized_slots = 0;               // windows
+  std::size_t index_bytes = 4;           // of one entry of the window index: 4, or 8 for very long contexts
   std::size_t fixed_bytes = 0;           // sinks, recent region, frozen parameters
   std::size_t full_slot_bytes = 0;       // with metadata and, preset `paper`, the ledger entry
   std::size_t quantized_slot_bytes = 0;  // with metadata
@@ -73,8 +79,8 @@ enum class Raise {
   always,            // a budget that grows with the tokens seen (qevict-examples.md A10)
 };
 
-// The layout for head_bytes = C_h. Errors: no window fits and the budget may not be raised; the message names the smallest
-// workable budget of the whole cache.
+// The layout for head_bytes = C_h. Errors: no window fits and the budget may not be raised; the message names the
+// smallest workable budget of the whole cache.
 Result<HeadLayout> plan_layout(const CacheShape& shape, const LayoutRule& rule, const Recent& recent,
                                std::size_t head_bytes, Raise raise);
 

@@ -2,7 +2,8 @@
 
 namespace qevict {
 
-TieredCache::TieredCache(const CacheShape& shape, const LayoutRule& rule, const Rope& rope) : shape_(shape), rule_(rule) {
+TieredCache::TieredCache(const CacheShape& shape, const LayoutRule& rule, const Rope& rope)
+    : shape_(shape), rule_(rule) {
   heads_.reserve(shape.heads());
   for (std::size_t i = 0; i < shape.heads(); ++i) heads_.emplace_back(shape, rule, rope, meter_);
 }

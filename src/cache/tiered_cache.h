@@ -25,7 +25,8 @@ class TieredCache {
 
  private:
   std::size_t index(int layer, int kv_head) const {
-    return static_cast<std::size_t>(layer) * static_cast<std::size_t>(shape_.n_kv_heads) + static_cast<std::size_t>(kv_head);
+    return static_cast<std::size_t>(layer) * static_cast<std::size_t>(shape_.n_kv_heads) +
+           static_cast<std::size_t>(kv_head);
   }
   CacheShape shape_;
   LayoutRule rule_;

@@ -44,7 +44,9 @@ class WindowIndex {
 
  private:
   static int slot_bits_for(int slots) { return slots <= 1 ? 1 : std::bit_width(static_cast<unsigned>(slots - 1)); }
-  std::uint64_t packed(int i) const { return wide_ ? entries_.as<std::uint64_t>()[i] : entries_.as<std::uint32_t>()[i]; }
+  std::uint64_t packed(int i) const {
+    return wide_ ? entries_.as<std::uint64_t>()[i] : entries_.as<std::uint32_t>()[i];
+  }
   void store(int i, std::uint64_t value);
   std::uint64_t pack(const Entry& entry) const {
     return (static_cast<std::uint64_t>(entry.window) << 1 | (entry.ledger ? 1u : 0u)) << slot_bits_ |

@@ -1,7 +1,7 @@
 // Zones of a sequence: sinks, history windows, recent region (qevict.md section 1; worked examples Q-WIN).
 //
-// Positions are true positions for life. Window w holds positions sinks + window*w ... sinks + window*(w+1) - 1. It has left
-// the recent region once at least `recent` newer tokens exist.
+// Positions are true positions for life. Window w holds positions sinks + window*w ... sinks + window*(w+1) - 1. It has
+// left the recent region once at least `recent` newer tokens exist.
 #pragma once
 
 #include <algorithm>

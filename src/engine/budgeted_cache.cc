@@ -11,12 +11,15 @@
 namespace qevict {
 namespace {
 
-// Share of a window's worth that 3-bit keys and 2-bit values lose, for Spending::by_gain (docs/design.md, with the sweep).
+// Share of a window's worth that 3-bit keys and 2-bit values lose, for Spending::by_gain (docs/design.md, with the
+// sweep).
 constexpr double kQuantizationLoss = 0.2;
 
 using Clock = std::chrono::steady_clock;
 
-double ms_since(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
+double ms_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
 
 }  // namespace
 
@@ -32,7 +35,7 @@ std::size_t BudgetedCache::budget_bytes(const Turn& turn, std::int64_t n_tokens)
 }
 
 Result<HeadLayout> BudgetedCache::layout_for(const Turn& turn, std::int64_t n_tokens) const {
-  const Raise raise = settings_.budget.bytes              ? Raise::never
+  const Raise raise = settings_.budget.bytes             ? Raise::never
                       : turn.base == BudgetBase::current ? Raise::always
                                                          : Raise::automatic_recent;
   return plan_layout(tiers_.shape(), settings_.rule, settings_.recent,
@@ -58,16 +61,17 @@ BudgetedCache::Turn BudgetedCache::turn_for(int n_turn, int max_new) const {
   }
   turn.base_tokens = turn.base == BudgetBase::request ? turn.limit_tokens : n_ctx_;
   const std::size_t everything = tiers_.shape().full_bytes(turn.limit_tokens);
-  turn.everything_fits =
-      !settings_.method->compresses ||
-      (!routed_ && (turn.base == BudgetBase::current && !settings_.budget.bytes
-                        ? settings_.budget.ratio.value_or(kDefaultBudgetRatio) >= 1.0
-                        : std::max(budget_bytes(turn, 0), head_budget(turn, 0) * tiers_.shape().heads()) >= everything));
+  turn.everything_fits = !settings_.method->compresses ||
+                         (!routed_ && (turn.base == BudgetBase::current && !settings_.budget.bytes
+                                           ? settings_.budget.ratio.value_or(kDefaultBudgetRatio) >= 1.0
+                                           : std::max(budget_bytes(turn, 0),
+                                                      head_budget(turn, 0) * tiers_.shape().heads()) >= everything));
   return turn;
 }
 
 bool BudgetedCache::fits_uncompressed(std::int64_t n_tokens) const {
-  return turn_.everything_fits || uncompressed_head_bytes(tiers_.shape(), settings_.rule, n_tokens) <= head_budget(turn_, n_tokens);
+  return turn_.everything_fits ||
+         uncompressed_head_bytes(tiers_.shape(), settings_.rule, n_tokens) <= head_budget(turn_, n_tokens);
 }
 
 // Room for n_tokens in an uncompressed head: exactly what is promised, or a little more where that is not known; never
@@ -75,8 +79,9 @@ bool BudgetedCache::fits_uncompressed(std::int64_t n_tokens) const {
 void BudgetedCache::reserve(HeadCache& head, std::int64_t n_tokens) const {
   if (head.tail_capacity() >= n_tokens) return;
   const bool known = turn_.limit_tokens < n_ctx_;
-  std::int64_t capacity = known ? turn_.limit_tokens
-                                : std::min<std::int64_t>(turn_.limit_tokens, n_tokens + std::max<std::int64_t>(64, n_tokens / 4));
+  std::int64_t capacity =
+      known ? turn_.limit_tokens
+            : std::min<std::int64_t>(turn_.limit_tokens, n_tokens + std::max<std::int64_t>(64, n_tokens / 4));
   if (!turn_.everything_fits) {
     const std::size_t token_bytes = uncompressed_head_bytes(tiers_.shape(), settings_.rule, 1);
     capacity = std::min<std::int64_t>(capacity, static_cast<std::int64_t>(head_budget(turn_, n_tokens) / token_bytes));
@@ -103,7 +108,8 @@ Result<void> BudgetedCache::begin_turn(int n_turn, int max_new) {
 std::size_t BudgetedCache::turn_bytes(int n_turn) const {
   const std::int64_t n_after = n_tokens_ + n_turn;
   const std::size_t everything = tiers_.shape().full_bytes(n_after);
-  return turn_.everything_fits ? everything : std::min(everything, head_budget(turn_, n_after) * tiers_.shape().heads());
+  return turn_.everything_fits ? everything
+                               : std::min(everything, head_budget(turn_, n_after) * tiers_.shape().heads());
 }
 
 std::span<const HeadView> BudgetedCache::past(int layer) {
@@ -149,7 +155,8 @@ Result<void> BudgetedCache::end_layer(int layer, int n_turn, const PrefillLayer&
       if (!routed_) past_f16.clear();
       prefill.column_sums(h, scores, past_f16, past_codes);
       const std::span<const float> old = head.tail().scores;
-      for (int i = 0; i < tail_size; ++i) scores[static_cast<std::size_t>(i)] += kept * old[static_cast<std::size_t>(i)];
+      for (int i = 0; i < tail_size; ++i)
+        scores[static_cast<std::size_t>(i)] += kept * old[static_cast<std::size_t>(i)];
       const auto add = [&](float& score, std::span<const float> sums) {
         score *= kept;
         for (const float sum : sums) score += sum;
@@ -159,7 +166,8 @@ Result<void> BudgetedCache::end_layer(int layer, int n_turn, const PrefillLayer&
         add(head.full_score(i), std::span(past_f16).subspan(at, static_cast<std::size_t>(window)));
       }
       for (int i = 0; i < head.quantized_windows(); ++i) {
-        add(head.code_score(i), std::span(past_codes).subspan(static_cast<std::size_t>(i * window), static_cast<std::size_t>(window)));
+        add(head.code_score(i),
+            std::span(past_codes).subspan(static_cast<std::size_t>(i * window), static_cast<std::size_t>(window)));
       }
     }
     const auto key_dim = static_cast<std::size_t>(tiers_.shape().key_dim);
@@ -200,8 +208,9 @@ void BudgetedCache::end_turn() {
 Result<void> BudgetedCache::begin_step() {
   if (routed_) return {};
   if (settings_.method->compresses && turn_.everything_fits && n_tokens_ >= turn_.limit_tokens) {
-    return invalid("the prompt and max_new promised {} tokens, which the KV budget holds whole; feed more with a larger max_new",
-                   turn_.limit_tokens);
+    return invalid(
+        "the prompt and max_new promised {} tokens, which the KV budget holds whole; feed more with a larger max_new",
+        turn_.limit_tokens);
   }
   if (!fits_uncompressed(n_tokens_ + 1)) return route_all();
   for (HeadCache& head : tiers_.heads()) reserve(head, n_tokens_ + 1);
@@ -239,8 +248,9 @@ Result<void> BudgetedCache::route_all() {
   return {};
 }
 
-// The layout with the head's own split of its history bytes, where the method asks for that. The split is made anew at the
-// end of a turn and every kSplitEvents routings: what is bought at full precision must stay for a while to be worth it.
+// The layout with the head's own split of its history bytes, where the method asks for that. The split is made anew at
+// the end of a turn and every kSplitEvents routings: what is bought at full precision must stay for a while to be worth
+// it.
 HeadLayout BudgetedCache::spend(const HeadCache& head, std::span<const Candidate> candidates, HeadLayout layout) const {
   constexpr std::int64_t kSplitEvents = 8;
   if (settings_.spending == Spending::fixed_share) return layout;
@@ -280,19 +290,21 @@ Result<void> BudgetedCache::route_head(int layer, int kv_head, const TokenView& 
   if (settings_.ranking->score != nullptr) settings_.ranking->score(candidates);
   for (const Candidate& candidate : candidates) {
     if (!std::isfinite(candidate.score)) {
-      return error_of(Error::Kind::internal, "layer {}, KV head {}: the attention score of window {} is not finite", layer,
-                      kv_head, candidate.window);
+      return error_of(Error::Kind::internal, "layer {}, KV head {}: the attention score of window {} is not finite",
+                      layer, kv_head, candidate.window);
     }
   }
   const HeadLayout chosen = spend(head, candidates, layout);
-  const RoutingPlan plan = route(event_, candidates,
-                                 {.full = chosen.full_slots, .quantized = chosen.quantized_slots, .promotion = settings_.promotion});
+  const RoutingPlan plan =
+      route(event_, candidates,
+            {.full = chosen.full_slots, .quantized = chosen.quantized_slots, .promotion = settings_.promotion});
   for (const TierMove& move : plan.moves) {
     totals_.promotions += move.from == Tier::quantized && move.to == Tier::full;
     totals_.demotions += move.to == Tier::quantized;
     totals_.evictions += move.to == Tier::evicted;
   }
-  const std::int64_t keep = std::max(tokens.first_position, static_cast<std::int64_t>(zones.first_position(static_cast<int>(left))));
+  const std::int64_t keep =
+      std::max(tokens.first_position, static_cast<std::int64_t>(zones.first_position(static_cast<int>(left))));
   const Clock::time_point start = Clock::now();
   const Result<void> applied = head.apply(plan, tokens, keep, chosen);
   migration_ms_ += ms_since(start);
@@ -321,7 +333,9 @@ void BudgetedCache::note_prefill(std::size_t layer_kv_bytes) {
 CacheReport BudgetedCache::report() const {
   CacheReport report = totals_;
   const CacheShape& shape = tiers_.shape();
-  report.base_tokens = turn_.base == BudgetBase::current ? n_tokens_ : settings_.budget.bytes ? turn_.limit_tokens : turn_.base_tokens;
+  report.base_tokens = turn_.base == BudgetBase::current ? n_tokens_
+                       : settings_.budget.bytes          ? turn_.limit_tokens
+                                                         : turn_.base_tokens;
   report.bytes_full = shape.full_bytes(report.base_tokens);
   if (settings_.method->compresses) {
     report.budget_bytes = budget_bytes(turn_, n_tokens_);
@@ -330,7 +344,8 @@ CacheReport BudgetedCache::report() const {
     report.budget_bytes = report.budget_effective = report.bytes_full;
   }
   report.bytes = tiers_.bytes();
-  report.ratio_peak = report.bytes_full > 0 ? static_cast<double>(report.bytes_peak) / static_cast<double>(report.bytes_full) : 0;
+  report.ratio_peak =
+      report.bytes_full > 0 ? static_cast<double>(report.bytes_peak) / static_cast<double>(report.bytes_full) : 0;
   report.ratio_mean = full_bytes_sum_ > 0 ? bytes_sum_ / full_bytes_sum_ : 0;
   report.compressing = routed_;
   if (!routed_) return report;

@@ -19,10 +19,11 @@ class BudgetedCache {
   // rope must outlive the cache.
   BudgetedCache(const CacheShape& shape, const CacheSettings& settings, const Rope& rope, int n_ctx);
 
-  // Sets the budget for a turn of n_turn tokens and up to max_new decoded ones (-1: unknown). Errors: a budget that leaves
-  // no window. On error nothing has changed.
+  // Sets the budget for a turn of n_turn tokens and up to max_new decoded ones (-1: unknown). Errors: a budget that
+  // leaves no window. On error nothing has changed.
   Result<void> begin_turn(int n_turn, int max_new);
-  // Bytes the cache may take by the end of the turn begun: its budget, or all of the turn's tokens in f16 if that is less.
+  // Bytes the cache may take by the end of the turn begun: its budget, or all of the turn's tokens in f16 if that is
+  // less.
   std::size_t turn_bytes(int n_turn) const;
   // What later rows of this layer's turn see besides their own tokens: compressed tiers. Empty while uncompressed.
   std::span<const HeadView> past(int layer);
@@ -78,10 +79,10 @@ class BudgetedCache {
   std::int64_t event_ = 0;       // of the next routing
   HeadLayout turn_layout_;       // of the routing at the current turn's end
 
-  std::vector<std::vector<F16Run>> past_runs_;      // [n_kv_heads], what past_ points to
+  std::vector<std::vector<F16Run>> past_runs_;  // [n_kv_heads], what past_ points to
   std::vector<std::vector<CodeWindow>> past_codes_;
   std::vector<HeadView> past_;
-  CacheReport totals_;  // counters and peaks so far
+  CacheReport totals_;       // counters and peaks so far
   double migration_ms_ = 0;  // prefill included
   double bytes_sum_ = 0;
   double full_bytes_sum_ = 0;

@@ -47,7 +47,8 @@ void CacheAttention::begin_step() {
     const LayerTasks& layer = layers_[static_cast<std::size_t>(l)];
     most_tasks = std::max(most_tasks, layer.tasks.size());
     const Task& last = layer.tasks.back();
-    most_weights = std::max(most_weights, last.weights + group * static_cast<std::size_t>(last.range.end - last.range.begin));
+    most_weights =
+        std::max(most_weights, last.weights + group * static_cast<std::size_t>(last.range.end - last.range.begin));
   }
   const auto grow = [](std::vector<float>& buffer, std::size_t size) {
     if (buffer.size() < size) buffer.resize(size + size / 8);
@@ -76,11 +77,13 @@ void CacheAttention::plan_layer(int layer_index) {
   }
 }
 
-void CacheAttention::decode_partial(int layer, const float* q, const float* k, const float* v, int thread, int) noexcept {
+void CacheAttention::decode_partial(int layer, const float* q, const float* k, const float* v, int thread,
+                                    int) noexcept {
   try {
     if (thread == 0) layer_start_ = std::chrono::steady_clock::now();
     const auto n_tasks = static_cast<int>(layers_[static_cast<std::size_t>(layer)].tasks.size());
-    for (int task = next_task_++; task < n_tasks; task = next_task_++) run_task(layer, static_cast<std::size_t>(task), q, k, v);
+    for (int task = next_task_++; task < n_tasks; task = next_task_++)
+      run_task(layer, static_cast<std::size_t>(task), q, k, v);
   } catch (const std::exception& exception) {
     fail(layer, exception.what());
   }
@@ -95,8 +98,8 @@ void CacheAttention::run_task(int layer, std::size_t index, const float* q, cons
   const auto value_dim = static_cast<std::size_t>(shape_.value_dim);
   if (task.appends) {
     // Kernels may drop a NaN, so it must not get into the cache, or be the query.
-    if (!all_finite({q + kv_head * group * key_dim, group * key_dim}) || !all_finite({k + kv_head * key_dim, key_dim}) ||
-        !all_finite({v + kv_head * value_dim, value_dim})) {
+    if (!all_finite({q + kv_head * group * key_dim, group * key_dim}) ||
+        !all_finite({k + kv_head * key_dim, key_dim}) || !all_finite({v + kv_head * value_dim, value_dim})) {
       return fail(layer, "a query, key or value is not finite");
     }
     head.append(k + kv_head * key_dim, v + kv_head * value_dim);
@@ -119,11 +122,13 @@ void CacheAttention::run_task(int layer, std::size_t index, const float* q, cons
   view.f16 = runs;
   view.codes = codes;
   const auto length = static_cast<std::size_t>(range.end - range.begin);
-  attend_decode(shape_, view, range, {q + kv_head * group * key_dim, group * key_dim}, model_->attention_scale,
-                {weights_.data() + task.weights, length * group}, length,
-                {.max = &max_[index * group], .denom = &denom_[index * group], .acc = &acc_[index * group * value_dim]});
+  attend_decode(
+      shape_, view, range, {q + kv_head * group * key_dim, group * key_dim}, model_->attention_scale,
+      {weights_.data() + task.weights, length * group}, length,
+      {.max = &max_[index * group], .denom = &denom_[index * group], .acc = &acc_[index * group * value_dim]});
   for (std::size_t at = index * group; at < (index + 1) * group; ++at) {
-    if (!std::isfinite(max_[at]) || !std::isfinite(denom_[at])) return fail(layer, "the attention logits are not finite");
+    if (!std::isfinite(max_[at]) || !std::isfinite(denom_[at]))
+      return fail(layer, "the attention logits are not finite");
   }
 }
 
@@ -159,12 +164,14 @@ void CacheAttention::decode_merge(int layer_index, float* out, int thread, int n
     const std::span<const Total> heads = totals(layer);
     for (int h = thread; h < model_->n_kv_heads; h += n_threads) merge_head(layer_index, h, heads, out);
     if (cache_->keeps_scores()) {
-      for (std::size_t t = static_cast<std::size_t>(thread); t < layer.tasks.size(); t += static_cast<std::size_t>(n_threads)) {
+      for (std::size_t t = static_cast<std::size_t>(thread); t < layer.tasks.size();
+           t += static_cast<std::size_t>(n_threads)) {
         add_scores(layer_index, t, heads);
       }
     }
     if (thread == 0) {
-      attention_ms_ += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - layer_start_).count();
+      attention_ms_ +=
+          std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - layer_start_).count();
     }
   } catch (const std::exception& exception) {
     fail(layer_index, exception.what());
@@ -179,7 +186,8 @@ void CacheAttention::merge_head(int layer_index, int kv_head, std::span<const To
     const std::size_t head = static_cast<std::size_t>(kv_head) * group + g;
     float* row = out + head * value_dim;
     std::fill_n(row, value_dim, 0.0f);
-    for (int t = layer.first_task[static_cast<std::size_t>(kv_head)]; t < layer.first_task[static_cast<std::size_t>(kv_head) + 1]; ++t) {
+    for (int t = layer.first_task[static_cast<std::size_t>(kv_head)];
+         t < layer.first_task[static_cast<std::size_t>(kv_head) + 1]; ++t) {
       const auto task = static_cast<std::size_t>(t);
       const float factor = share(heads[head], task, g);
       const float* acc = &acc_[(task * group + g) * value_dim];
@@ -232,13 +240,16 @@ void CacheAttention::add_scores(int layer_index, std::size_t index, std::span<co
 }
 
 // The thread's share of [n_rows][width] queries, keys or values.
-void CacheAttention::check_rows(int layer, const float* rows, std::size_t width, int n_rows, int thread, int n_threads) noexcept {
+void CacheAttention::check_rows(int layer, const float* rows, std::size_t width, int n_rows, int thread,
+                                int n_threads) noexcept {
   const auto first_row = [&](int t) { return static_cast<std::size_t>(std::int64_t{n_rows} * t / n_threads); };
   const std::size_t begin = first_row(thread) * width;
-  if (!all_finite({rows + begin, first_row(thread + 1) * width - begin})) fail(layer, "a query, key or value is not finite");
+  if (!all_finite({rows + begin, first_row(thread + 1) * width - begin}))
+    fail(layer, "a query, key or value is not finite");
 }
 
-void CacheAttention::prefill_store(int layer, const float* k, const float* v, int n_tokens, int thread, int n_threads) noexcept {
+void CacheAttention::prefill_store(int layer, const float* k, const float* v, int n_tokens, int thread,
+                                   int n_threads) noexcept {
   try {
     const auto width = static_cast<std::size_t>(model_->n_kv_heads * model_->head_dim);
     check_rows(layer, k, width, n_tokens, thread, n_threads);
@@ -249,7 +260,8 @@ void CacheAttention::prefill_store(int layer, const float* k, const float* v, in
   }
 }
 
-void CacheAttention::prefill_attend(int layer, const float* q, int n_tokens, float* out, int thread, int n_threads) noexcept {
+void CacheAttention::prefill_attend(int layer, const float* q, int n_tokens, float* out, int thread,
+                                    int n_threads) noexcept {
   try {
     check_rows(layer, q, static_cast<std::size_t>(model_->n_heads * model_->head_dim), n_tokens, thread, n_threads);
     prefill_->attend(q, n_tokens, model_->attention_scale, out, thread, n_threads);

@@ -27,9 +27,11 @@ class CacheAttention final : public Attention {
   // Of decode steps so far, as the first thread saw it.
   double attention_ms() const { return attention_ms_; }
 
-  void decode_partial(int layer, const float* q, const float* k, const float* v, int thread, int n_threads) noexcept override;
+  void decode_partial(int layer, const float* q, const float* k, const float* v, int thread,
+                      int n_threads) noexcept override;
   void decode_merge(int layer, float* out, int thread, int n_threads) noexcept override;
-  void prefill_store(int layer, const float* k, const float* v, int n_tokens, int thread, int n_threads) noexcept override;
+  void prefill_store(int layer, const float* k, const float* v, int n_tokens, int thread,
+                     int n_threads) noexcept override;
   void prefill_attend(int layer, const float* q, int n_tokens, float* out, int thread, int n_threads) noexcept override;
 
  private:

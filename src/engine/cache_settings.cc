@@ -52,15 +52,19 @@ Result<CacheSettings> CacheSettings::from(const CacheConfig& config, int n_ctx) 
     return invalid("unknown KV method \"{}\": the methods are {}", config.method, method_names());
   }
   const Method& method = *settings.method;
-  const bool changes_routing = config.window_tokens || config.sink_tokens || config.recent || config.quantized_per_mille ||
-                               config.interval_steps || config.ranking || config.promotion;
+  const bool changes_routing = config.window_tokens || config.sink_tokens || config.recent ||
+                               config.quantized_per_mille || config.interval_steps || config.ranking ||
+                               config.promotion;
   if (!method.compresses && changes_routing) {
-    return invalid("KV method \"{}\" keeps everything: windows, sinks, recent, shares, intervals, rankings and promotion do not apply to it",
-                   method.name);
+    return invalid(
+        "KV method \"{}\" keeps everything: windows, sinks, recent, shares, intervals, rankings and promotion do not "
+        "apply to it",
+        method.name);
   }
   if (!method.compresses && (config.budget.ratio || config.budget.bytes) && config.budget.ratio.value_or(0) != 1.0) {
-    return invalid("KV method \"{}\" keeps everything and takes no budget: choose another method, or leave the budget out",
-                   method.name);
+    return invalid(
+        "KV method \"{}\" keeps everything and takes no budget: choose another method, or leave the budget out",
+        method.name);
   }
   if (config.budget.ratio && config.budget.bytes) return invalid("give the KV budget as a share or as bytes, not both");
   if (config.budget.ratio && !(*config.budget.ratio > 0 && *config.budget.ratio <= 1)) {
@@ -68,7 +72,8 @@ Result<CacheSettings> CacheSettings::from(const CacheConfig& config, int n_ctx) 
   }
   if (config.budget.bytes && *config.budget.bytes == 0) return invalid("a KV budget must be above 0 bytes");
   if (config.budget.bytes && config.budget_base) {
-    return invalid("a budget base says what a share refers to: it does not go with a budget of {} bytes", *config.budget.bytes);
+    return invalid("a budget base says what a share refers to: it does not go with a budget of {} bytes",
+                   *config.budget.bytes);
   }
 
   const Result<int> window = in_range("the KV window", config.window_tokens, method.window_tokens, 1, 256);
@@ -103,7 +108,8 @@ Result<CacheSettings> CacheSettings::from(const CacheConfig& config, int n_ctx) 
     rule.codec = find_codec(method.codec);
     QEVICT_CHECK(rule.codec != nullptr, "every row of the method table names a codec that exists");
     if (*window % 4 != 0) {
-      return invalid("KV method \"{}\" packs tokens in fours: the KV window must be a multiple of 4, got {}", method.name, *window);
+      return invalid("KV method \"{}\" packs tokens in fours: the KV window must be a multiple of 4, got {}",
+                     method.name, *window);
     }
     rule.quantized_per_mille = *share;
   }
@@ -127,7 +133,9 @@ std::vector<Setting> CacheSettings::list() const {
   add("kv-budget", budget.to_string());
   if (!budget.bytes) {
     const bool by_default = !budget.ratio && !budget_base;
-    add("budget-base", budget_base ? name_of(*budget_base) : by_default ? "context" : "request, or current if the length is unknown");
+    add("budget-base", budget_base  ? name_of(*budget_base)
+                       : by_default ? "context"
+                                    : "request, or current if the length is unknown");
   }
   add("kv-window", std::to_string(rule.zones.window));
   add("kv-sinks", std::to_string(rule.zones.sinks));

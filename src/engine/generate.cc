@@ -9,7 +9,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double ms_since(Clock::time_point start) { return std::chrono::duration<double, std::milli>(Clock::now() - start).count(); }
+double ms_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
 
 std::vector<Token> end_tokens(const Model& model) {
   std::vector<Token> result;
@@ -23,7 +25,9 @@ std::vector<Token> end_tokens(const Model& model) {
 
 Result<Generation> generate(const Model& model, Session& session, std::span<const Token> prompt,
                             const GenerateOptions& options, const GenerateCallbacks& callbacks) {
-  if (options.max_new < -1) return Error{Error::Kind::invalid, "the number of new tokens must be -1 or more, got " + std::to_string(options.max_new)};
+  if (options.max_new < -1)
+    return Error{Error::Kind::invalid,
+                 "the number of new tokens must be -1 or more, got " + std::to_string(options.max_new)};
   Result<std::unique_ptr<Sampler>> sampler = Sampler::create(options.sampling);
   if (!sampler) return sampler.error();
   if (options.ignore_eos) (*sampler)->ban(end_tokens(model));

@@ -6,8 +6,8 @@
 #include <thread>
 
 #include "base/check.h"
-#include "codec/record.h"  // all_finite
 #include "base/memory.h"
+#include "codec/record.h"  // all_finite
 #include "engine/cache_attention.h"
 #include "engine/model_parts.h"
 
@@ -89,25 +89,27 @@ Result<void> Session::State::check_usable(std::int64_t more) const {
   const std::int64_t after = cache->n_tokens() + more;
   if (after <= options.n_ctx) return {};
   if (cache->n_tokens() == 0) {
-    return error_of(Error::Kind::too_long, "the prompt has {} tokens, but the context holds {}: shorten it{}", more, options.n_ctx,
-                    options.n_ctx < shape().n_ctx_train ? " or raise the context size" : "");
+    return error_of(Error::Kind::too_long, "the prompt has {} tokens, but the context holds {}: shorten it{}", more,
+                    options.n_ctx, options.n_ctx < shape().n_ctx_train ? " or raise the context size" : "");
   }
-  return error_of(Error::Kind::too_long, "{} tokens are in the context and {} more do not fit: it holds {}", cache->n_tokens(), more,
-                  options.n_ctx);
+  return error_of(Error::Kind::too_long, "{} tokens are in the context and {} more do not fit: it holds {}",
+                  cache->n_tokens(), more, options.n_ctx);
 }
 
-// Estimates what a prompt needs beyond the weights: its hidden states, one layer's keys and values with their packed copies,
-// and the cache. Refused here rather than killed by the system later.
+// Estimates what a prompt needs beyond the weights: its hidden states, one layer's keys and values with their packed
+// copies, and the cache. Refused here rather than killed by the system later.
 Result<void> Session::State::check_memory(std::size_t n_prompt) const {
   const ModelShape& model_shape = shape();
-  const std::size_t row = static_cast<std::size_t>(model_shape.n_kv_heads) * static_cast<std::size_t>(model_shape.head_dim);
+  const std::size_t row =
+      static_cast<std::size_t>(model_shape.n_kv_heads) * static_cast<std::size_t>(model_shape.head_dim);
   const std::size_t tail = static_cast<std::size_t>(cache->tiers().heads().front().tail().n);
   const std::size_t per_token = sizeof(float) * (static_cast<std::size_t>(model_shape.n_embd) + 6 * row);
   const std::size_t needed = (tail + n_prompt) * per_token + cache->turn_bytes(static_cast<int>(n_prompt));
   const std::optional<std::size_t> available = available_memory_bytes();
   if (!available || needed <= *available) return {};
-  return invalid("a prompt of {} tokens needs about {} MiB of memory, but {} MiB are available: shorten it or lower the KV budget",
-                 n_prompt, needed >> 20, *available >> 20);
+  return invalid(
+      "a prompt of {} tokens needs about {} MiB of memory, but {} MiB are available: shorten it or lower the KV budget",
+      n_prompt, needed >> 20, *available >> 20);
 }
 
 Result<void> Session::State::check_logits() const {
@@ -134,8 +136,8 @@ Result<void> Session::prefill(std::span<const Token> tokens, int max_new, const 
   return {};
 }
 
-// Layer-major: the whole prompt through layer 0, which is then compressed, then layer 1, ...: the uncompressed keys and values
-// of one layer exist at a time (qevict.md section 5).
+// Layer-major: the whole prompt through layer 0, which is then compressed, then layer 1, ...: the uncompressed keys and
+// values of one layer exist at a time (qevict.md section 5).
 Result<void> Session::State::run_prompt(std::span<const Token> tokens, const Progress& progress) {
   const ModelShape& model_shape = shape();
   const int n_tokens = static_cast<int>(tokens.size());
@@ -146,7 +148,9 @@ Result<void> Session::State::run_prompt(std::span<const Token> tokens, const Pro
   for (int begin = 0; begin < n_tokens; begin += chunk) {
     const auto rows = static_cast<std::size_t>(std::min(chunk, n_tokens - begin));
     const auto at = static_cast<std::size_t>(begin);
-    if (Result<void> run = runner->embed(tokens.subspan(at, rows), std::span(hidden).subspan(at * n_embd, rows * n_embd)); !run) {
+    if (Result<void> run =
+            runner->embed(tokens.subspan(at, rows), std::span(hidden).subspan(at * n_embd, rows * n_embd));
+        !run) {
       return run;
     }
   }
@@ -190,8 +194,8 @@ Result<void> Session::State::run_layer(int layer, std::span<float> hidden, int n
       prefill.next_chunk(rows);
     }
     const auto at = static_cast<std::size_t>(begin) * n_embd;
-    Result<void> run = runner->layer(layer, hidden.subspan(at, static_cast<std::size_t>(rows) * n_embd), position + begin,
-                                     last_row_only, *attention);
+    Result<void> run = runner->layer(layer, hidden.subspan(at, static_cast<std::size_t>(rows) * n_embd),
+                                     position + begin, last_row_only, *attention);
     if (!run) return run;
     if (Result<void> attended = attention->take_error(); !attended) return attended;
     const int first_row = last_row_only ? rows - 1 : 0;

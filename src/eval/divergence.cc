@@ -105,12 +105,11 @@ DivergenceSummary summarize(std::span<const TokenDivergence> tokens) {
   double product = 0;
   for (std::size_t i = 0; i < tokens.size(); ++i) product += base[i] * tested[i];
   const auto n = static_cast<double>(tokens.size());
-  const double covariance =
-      tokens.size() > 10 ? (product / n - base_nll.value * tested_nll.value) / (n - 1) : 0.0;
-  summary.ln_ppl_ratio = {.value = tested_nll.value - base_nll.value,
-                          .uncertainty = std::sqrt(std::max(0.0, base_nll.uncertainty * base_nll.uncertainty +
-                                                                     tested_nll.uncertainty * tested_nll.uncertainty -
-                                                                     2 * covariance))};
+  const double covariance = tokens.size() > 10 ? (product / n - base_nll.value * tested_nll.value) / (n - 1) : 0.0;
+  summary.ln_ppl_ratio = {
+      .value = tested_nll.value - base_nll.value,
+      .uncertainty = std::sqrt(std::max(0.0, base_nll.uncertainty * base_nll.uncertainty +
+                                                 tested_nll.uncertainty * tested_nll.uncertainty - 2 * covariance))};
 
   summary.delta_p = mean_of(column([](const TokenDivergence& t) { return t.delta_p; }));
   const Estimate squares = mean_of(column([](const TokenDivergence& t) { return t.delta_p * t.delta_p; }));

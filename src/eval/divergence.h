@@ -35,8 +35,8 @@ double percentile(std::vector<double> values, double fraction);
 struct DivergenceSummary {
   std::int64_t n_tokens = 0;
   Estimate kld;
-  double kld_max = 0, kld_p999 = 0, kld_p99 = 0, kld_p95 = 0, kld_p90 = 0, kld_median = 0, kld_p10 = 0, kld_p5 = 0, kld_p1 = 0,
-         kld_min = 0;
+  double kld_max = 0, kld_p999 = 0, kld_p99 = 0, kld_p95 = 0, kld_p90 = 0, kld_median = 0, kld_p10 = 0, kld_p5 = 0,
+         kld_p1 = 0, kld_min = 0;
   Estimate base_ppl, tested_ppl;
   Estimate ln_ppl_ratio;  // ln(PPL(tested) / PPL(base))
   Estimate delta_p;

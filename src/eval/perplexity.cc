@@ -50,8 +50,8 @@ Result<std::vector<PerplexityResult>> eval_perplexity(const Model& model, std::s
   }
   const int n_chunks = std::min(options.max_chunks, static_cast<int>(tokens.size()) / options.chunk_tokens);
   if (n_chunks < 1) {
-    return invalid("the text has {} tokens, fewer than one chunk of {}: give a longer text or a smaller context", tokens.size(),
-                   options.chunk_tokens);
+    return invalid("the text has {} tokens, fewer than one chunk of {}: give a longer text or a smaller context",
+                   tokens.size(), options.chunk_tokens);
   }
   const auto make = [&](const CacheConfig& cache) {
     return Session::create(model, {.cache = cache, .n_threads = options.n_threads, .n_ctx = options.chunk_tokens});

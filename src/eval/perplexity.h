@@ -1,8 +1,8 @@
 // Divergence of a cache that is compressed while decoding from the full cache (evaluation.md 4.2).
 //
-// Per chunk: an exact prefill of `prefill_tokens`, compression, then the rest of the chunk one token at a time, teacher-forced,
-// with routing live; the full cache runs beside it in lock-step. The logits after the prefill are not scored (they are equal
-// by construction); those of every decode step but the last score the next token.
+// Per chunk: an exact prefill of `prefill_tokens`, compression, then the rest of the chunk one token at a time,
+// teacher-forced, with routing live; the full cache runs beside it in lock-step. The logits after the prefill are not
+// scored (they are equal by construction); those of every decode step but the last score the next token.
 #pragma once
 
 #include <functional>
@@ -34,8 +34,8 @@ struct PerplexityResult {
   std::vector<Setting> settings;
   DivergenceSummary divergence;
   std::vector<DecodeBin> bins;
-  double kv_ratio_peak = 0;   // largest of any chunk, against an f16 cache of the whole chunk
-  double kv_ratio_mean = 0;   // over all steps, against the tokens so far
+  double kv_ratio_peak = 0;  // largest of any chunk, against an f16 cache of the whole chunk
+  double kv_ratio_mean = 0;  // over all steps, against the tokens so far
   double kv_ratio_final = 0;
   std::size_t kv_bytes_peak = 0;
   std::size_t kv_bytes_full = 0;
@@ -48,6 +48,7 @@ using EvalProgress = std::function<bool(double share)>;
 
 // tokens: the whole text. Errors: fewer tokens than one chunk; what Session says.
 Result<std::vector<PerplexityResult>> eval_perplexity(const Model& model, std::span<const Token> tokens,
-                                                      const PerplexityOptions& options, const EvalProgress& progress = {});
+                                                      const PerplexityOptions& options,
+                                                      const EvalProgress& progress = {});
 
 }  // namespace qevict

@@ -1,5 +1,5 @@
-// The method table. Adding a method is adding a row here (docs/design.md, CONTRIBUTING.md); if one does not fit, extend the
-// row's vocabulary, not the callers.
+// The method table. Adding a method is adding a row here (docs/design.md, CONTRIBUTING.md); if one does not fit, extend
+// the row's vocabulary, not the callers.
 #include <algorithm>
 #include <vector>
 
@@ -72,7 +72,8 @@ constexpr Method kMethods[] = {
 std::span<const Method> methods() { return kMethods; }
 
 const Method* find_method(std::string_view name) {
-  const auto row = std::find_if(std::begin(kMethods), std::end(kMethods), [&](const Method& m) { return m.name == name; });
+  const auto row =
+      std::find_if(std::begin(kMethods), std::end(kMethods), [&](const Method& m) { return m.name == name; });
   return row == std::end(kMethods) ? nullptr : row;
 }
 

@@ -1,4 +1,5 @@
-// Cumulative attention: S(i) = sum over all queries so far of their mean probability on key i. The paper's ranking (4.2).
+// Cumulative attention: S(i) = sum over all queries so far of their mean probability on key i. The paper's ranking
+// (4.2).
 #pragma once
 
 #include "ranking/ranking.h"

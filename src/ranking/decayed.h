@@ -5,8 +5,7 @@
 
 namespace qevict {
 
-inline constexpr RankingRow kDecayed = {.name = "decayed",
-                                        .summary = "attention received, halving every 69 tokens (gamma 0.99)",
-                                        .rule = {.decay = 0.99f}};
+inline constexpr RankingRow kDecayed = {
+    .name = "decayed", .summary = "attention received, halving every 69 tokens (gamma 0.99)", .rule = {.decay = 0.99f}};
 
 }  // namespace qevict

@@ -21,7 +21,8 @@ float ScoreRule::row_weight(int row, int n_rows) const {
 std::span<const RankingRow> rankings() { return kRankings; }
 
 const RankingRow* find_ranking(std::string_view name) {
-  const auto row = std::find_if(std::begin(kRankings), std::end(kRankings), [&](const RankingRow& r) { return r.name == name; });
+  const auto row =
+      std::find_if(std::begin(kRankings), std::end(kRankings), [&](const RankingRow& r) { return r.name == name; });
   return row == std::end(kRankings) ? nullptr : row;
 }
 

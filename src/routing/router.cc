@@ -34,7 +34,8 @@ RoutingPlan route(std::int64_t event, std::span<const Candidate> candidates, con
     const Tier to = i < n_full ? Tier::full : i < n_full + n_quantized ? Tier::quantized : Tier::evicted;
     if (to != order[i].tier) plan.moves.push_back({.window = order[i].window, .from = order[i].tier, .to = to});
   }
-  std::sort(plan.moves.begin(), plan.moves.end(), [](const TierMove& a, const TierMove& b) { return a.window < b.window; });
+  std::sort(plan.moves.begin(), plan.moves.end(),
+            [](const TierMove& a, const TierMove& b) { return a.window < b.window; });
   return plan;
 }
 

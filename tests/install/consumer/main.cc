@@ -11,8 +11,7 @@ int main(int argc, char** argv) {
   if (!session) return std::cerr << session.error().message << "\n", 1;
   const auto prompt = model->tokenize("The capital of France is", true, false);
   if (!prompt) return std::cerr << prompt.error().message << "\n", 1;
-  const auto answer =
-      qevict::generate(*model, *session, *prompt, {.max_new = 8, .sampling = {.temperature = 0}});
+  const auto answer = qevict::generate(*model, *session, *prompt, {.max_new = 8, .sampling = {.temperature = 0}});
   if (!answer) return std::cerr << answer.error().message << "\n", 1;
   std::cout << "The capital of France is" << answer->text << "\n";
   return answer->tokens.size() == 8 ? 0 : 1;
