@@ -35,6 +35,10 @@ function(qevict_test name)
   if(TEST_TIMEOUT)
     set_tests_properties(${name} PROPERTIES TIMEOUT ${TEST_TIMEOUT})
   endif()
+  if("qevict_engine" IN_LIST TEST_USES OR "qevict_model" IN_LIST TEST_USES)
+    # ggml's threads spin: two such programs on two cores take many times as long as one after the other.
+    set_tests_properties(${name} PROPERTIES PROCESSORS 2)
+  endif()
 endfunction()
 
 function(qevict_warnings target)

@@ -88,7 +88,7 @@ class Chat {
     bar.finish();
     if (!answer) return answer.error().kind == Error::Kind::too_long ? refuse(answer.error()) : failed(answer.error());
     if (!options_.json && !output_.failed()) output_.write("\n");
-    stats_.add(*answer, text_ms);
+    stats_.add(*answer, text_ms, loaded_.session());
     if (answer->stop == StopReason::interrupted && answer->tokens.empty()) {
       conversation_.cache_lost();  // the prompt was left halfway: the next message reads the conversation again
       loaded_.session().reset();

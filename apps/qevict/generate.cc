@@ -60,7 +60,7 @@ int run(Options& options) {
   if (output.is_terminal() && !output.at_line_start()) output.write("\n");
 
   RunStats stats;
-  stats.add(*answer, text_ms);
+  stats.add(*answer, text_ms, loaded.session());
   if (options.json) {
     Json json = {{"text", answer->text}};
     json.update(

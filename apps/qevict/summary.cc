@@ -57,16 +57,19 @@ std::string to_text(const Json& json, int indent) {
   return json.dump(indent, ' ', false, Json::error_handler_t::replace);
 }
 
-void RunStats::add(const Generation& generation, double turn_text_ms) {
+void RunStats::add(const Generation& generation, double turn_text_ms, const Session& session) {
+  const auto sampled = static_cast<std::int64_t>(generation.tokens.size());
+  const std::int64_t steps = std::max<std::int64_t>(0, sampled - 1);
   ++turns;
   prompt_tokens += generation.prompt_tokens;
-  output_tokens += static_cast<std::int64_t>(generation.tokens.size());
-  decode_steps += std::max<std::int64_t>(0, static_cast<std::int64_t>(generation.tokens.size()) - 1);
+  output_tokens += sampled;
+  decode_steps += steps;
   text_ms += turn_text_ms;
   prefill_ms += generation.prefill_ms;
   ttft_ms += generation.ttft_ms;
   decode_ms += generation.decode_ms;
   stop = generation.stop;
+  tokens_at_prefill_end = session.n_tokens() - steps;
 }
 
 std::string_view name_of(StopReason stop) {
@@ -191,7 +194,7 @@ Json summary_json(const ModelInfo& model, const Session& session, const RunStats
   json["decode_ms"] = stats.decode_ms;
   json["decode_tps"] = stats.decode_tps();
   json["tpot_ms"] = stats.tpot_ms();
-  add_cache_fields(json, session.report(), model.kv_bytes_per_token, session.n_tokens(), stats.prompt_tokens);
+  add_cache_fields(json, session.report(), model.kv_bytes_per_token, session.n_tokens(), stats.tokens_at_prefill_end);
   json["rss_peak_bytes"] = rss_bytes;
   json["model"] = {
       {"path", model.path}, {"architecture", model.architecture}, {"name", model.name}, {"weights", model.weights}};

@@ -27,8 +27,10 @@ struct RunStats {
   double ttft_ms = 0;
   double decode_ms = 0;
   StopReason stop = StopReason::end_of_text;  // of the last answer
+  std::int64_t tokens_at_prefill_end = 0;     // in the session when the last prompt had been read
 
-  void add(const Generation& generation, double turn_text_ms);
+  // session: as the answer left it.
+  void add(const Generation& generation, double turn_text_ms, const Session& session);
   double prefill_tps() const { return prefill_ms > 0 ? static_cast<double>(prompt_tokens) * 1e3 / prefill_ms : 0; }
   double decode_tps() const { return decode_ms > 0 ? static_cast<double>(decode_steps) * 1e3 / decode_ms : 0; }
   double tpot_ms() const { return decode_steps > 0 ? decode_ms / static_cast<double>(decode_steps) : 0; }

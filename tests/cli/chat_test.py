@@ -7,7 +7,7 @@ import subprocess
 import time
 import unittest
 
-from program import GREEDY, PROGRAM, TIMEOUT, ProgramTest, environment
+from program import DEMO, GREEDY, PROGRAM, TIMEOUT, ProgramTest, environment
 
 
 class Piped(ProgramTest):
@@ -107,9 +107,9 @@ class Piped(ProgramTest):
 class Terminal(ProgramTest):
     """A pseudo-terminal for input and errors; the text still comes through a pipe."""
 
-    def open(self, *flags):
+    def open(self, *flags, command=("chat",)):
         self.master, slave = pty.openpty()
-        self.process = subprocess.Popen([PROGRAM, "chat", *GREEDY, *map(str, flags)], stdin=slave, stderr=slave,
+        self.process = subprocess.Popen([PROGRAM, *map(str, command), *GREEDY, *map(str, flags)], stdin=slave, stderr=slave,
                                         stdout=subprocess.PIPE, env=environment() | {"TERM": "xterm"}, start_new_session=True)
         os.close(slave)
         self.addCleanup(os.close, self.master)
@@ -151,6 +151,14 @@ class Terminal(ProgramTest):
         self.process.send_signal(signal.SIGINT)
         self.wait_for(b"KV cache")
         self.assertEqual(self.process.wait(timeout=30), 130)
+
+    def test_a_long_prompt_shows_its_progress(self):
+        path = self.folder / "long.txt"
+        path.write_text(DEMO.read_text() * 5)
+        self.open(command=["generate", "-f", path, "-n", 1])
+        self.wait_for(b"reading the prompt [")
+        self.wait_for(b"KV cache")
+        self.assertEqual(self.process.wait(timeout=30), 0)
 
     def test_end_of_input_leaves(self):
         self.open("-n", 8)
