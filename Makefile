@@ -21,15 +21,21 @@ demo: setup  ## builds the program only, and continues a text in a fifth of the 
 test: build  ## all tests
 	ctest --test-dir build --output-on-failure --parallel $$(nproc)
 
-asan: setup  ## all but the slow tests under the address and undefined-behaviour sanitizers
+# What the sanitizers see: every room, without the program and the tests on the real model.
+rooms := base codec kernels cache ranking routing diag
+rooms_asan := $(rooms) model engine eval
+empty :=
+space := $(empty) $(empty)
+
+asan: setup  ## all rooms under the address and undefined-behaviour sanitizers
 	@setup/configure.sh asan
-	@cmake --build build-asan
-	ctest --test-dir build-asan --output-on-failure --parallel $$(nproc) --label-exclude slow
+	@cmake --build build-asan --target $(addsuffix _test,$(rooms_asan))
+	ctest --test-dir build-asan --output-on-failure --parallel $$(nproc) -R '^($(subst $(space),|,$(rooms_asan)))_test$$'
 
 tsan: setup  ## the rooms without ggml under the thread sanitizer
 	@setup/configure.sh tsan
-	@cmake --build build-tsan
-	ctest --test-dir build-tsan --output-on-failure --parallel $$(nproc)
+	@cmake --build build-tsan --target $(addsuffix _test,$(rooms))
+	ctest --test-dir build-tsan --output-on-failure --parallel $$(nproc) -R '^($(subst $(space),|,$(rooms)))_test$$'
 
 format:
 	@$(clang_format) -i $(sources)

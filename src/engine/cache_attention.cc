@@ -161,6 +161,11 @@ void CacheAttention::decode_merge(int layer_index, float* out, int thread, int n
   try {
     const LayerTasks& layer = layers_[static_cast<std::size_t>(layer_index)];
     if (thread == 0) next_task_ = 0;  // of the next layer; a barrier lies between
+    if (failed_) {                    // the token may not be in the cache; what the graph makes of this is thrown away
+      if (thread == 0)
+        std::fill_n(out, static_cast<std::size_t>(model_->n_heads) * static_cast<std::size_t>(shape_.value_dim), 0.0f);
+      return;
+    }
     const std::span<const Total> heads = totals(layer);
     for (int h = thread; h < model_->n_kv_heads; h += n_threads) merge_head(layer_index, h, heads, out);
     if (cache_->keeps_scores()) {
