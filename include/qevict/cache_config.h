@@ -49,8 +49,8 @@ struct CacheConfig {
   Budget budget;
   std::optional<BudgetBase> budget_base;  // unset: request if a ratio was given and max_new is known, current if a
                                           // ratio was given and it is not; context for the default budget
-  std::optional<int> window_tokens;  // routing granularity, 1..256
-  std::optional<int> sink_tokens;    // first tokens, full precision, never routed; 0..128
+  std::optional<int> window_tokens;       // routing granularity, 1..256
+  std::optional<int> sink_tokens;         // first tokens, full precision, never routed; 0..128
   std::optional<Recent> recent;
   std::optional<int> quantized_per_mille;  // of the routed bytes, to the quantized tier; 0..1000
   std::optional<int> interval_steps;       // decode steps between routings, >= 1
