@@ -73,16 +73,28 @@ CLI::Option* add_int(CLI::App& command, const std::string& flags, int low, int h
 }
 
 CLI::Option* add_number(CLI::App& command, const std::string& flags, const std::string& range,
-                        std::function<bool(double)> in_range, const std::string& help, float& target) {
+                        std::function<bool(double)> in_range, const std::string& help,
+                        std::function<void(double)> store) {
   return add_text(command, flags, "X", help,
-                  [flags, range, in_range = std::move(in_range), &target](const std::string& text) {
+                  [flags, range, in_range = std::move(in_range), store = std::move(store)](const std::string& text) {
                     double value = 0;
                     const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
                     if (problem != std::errc{} || end != text.data() + text.size() || !std::isfinite(value)) {
                       refuse(flags, fmt::format("'{}' is not a number", text));
                     }
                     if (!in_range(value)) refuse(flags, fmt::format("must be {}, got {}", range, text));
-                    target = static_cast<float>(value);
+                    store(value);
+                  });
+}
+
+// The name of one of a table's rows.
+CLI::Option* add_name(CLI::App& command, const std::string& flag, const std::string& help,
+                      std::span<const std::string_view> known, std::function<void(const std::string&)> store) {
+  return add_text(command, flag, "NAME", fmt::format("{}: {}", help, joined(known)),
+                  [flag, known, store = std::move(store)](const std::string& text) {
+                    if (std::ranges::find(known, text) == known.end())
+                      refuse(flag, fmt::format("'{}' is none of {}", text, joined(known)));
+                    store(text);
                   });
 }
 
@@ -132,21 +144,23 @@ void add_sampling_options(CLI::App& command, Options& options) {
   add_number(
       command, "--temp", "0 or more", [](double x) { return x >= 0; },
       fmt::format("temperature; 0 always takes the likeliest token (default {})", sampling.temperature),
-      sampling.temperature);
+      [&](double value) { sampling.temperature = static_cast<float>(value); });
   add_int(command, "--top-k", 0, kMaxInt,
           fmt::format("sample from the K likeliest; 0: off (default {})", sampling.top_k),
           [&](int value) { sampling.top_k = value; });
   add_number(
       command, "--top-p", "above 0 and at most 1", [](double x) { return x > 0 && x <= 1; },
-      fmt::format("nucleus sampling; 1: off (default {})", sampling.top_p), sampling.top_p);
+      fmt::format("nucleus sampling; 1: off (default {})", sampling.top_p),
+      [&](double value) { sampling.top_p = static_cast<float>(value); });
   add_number(
       command, "--min-p", "from 0 to 1", [](double x) { return x >= 0 && x <= 1; },
-      fmt::format("least probability relative to the likeliest; 0: off (default {})", sampling.min_p), sampling.min_p);
+      fmt::format("least probability relative to the likeliest; 0: off (default {})", sampling.min_p),
+      [&](double value) { sampling.min_p = static_cast<float>(value); });
   add_number(
       command, "--repeat-penalty", "above 0", [](double x) { return x > 0; },
       fmt::format("penalty on the last {} tokens; 1: off (default {})", sampling.repeat_last_n,
                   sampling.repeat_penalty),
-      sampling.repeat_penalty);
+      [&](double value) { sampling.repeat_penalty = static_cast<float>(value); });
   add_switch(command, "--ignore-eos", "never end at the model's end-of-text token", options.ignore_eos);
 }
 
@@ -166,7 +180,7 @@ void add_cache_options(CLI::App& command, Options& options) {
            [&](const std::string& text) { cache.budget_base = parse_base(text); });
   add_int(command, "--kv-window", 1, 256, "tokens that are kept, quantized or evicted together",
           [&](int value) { cache.window_tokens = value; });
-  add_int(command, "--kv-sinks", 0, 4096, "first tokens, always at full precision",
+  add_int(command, "--kv-sinks", 0, 128, "first tokens, always at full precision",
           [&](int value) { cache.sink_tokens = value; });
   add_text(command, "--kv-recent", "auto|N|P%", "newest tokens, always at full precision",
            [&](const std::string& text) { cache.recent = taken("--kv-recent", Recent::parse(text)); });
@@ -183,13 +197,22 @@ void add_cache_options(CLI::App& command, Options& options) {
            });
   add_int(command, "--kv-interval", 1, kMaxInt, "decode steps between two routings",
           [&](int value) { cache.interval_steps = value; });
-  add_text(command, "--kv-ranking", "NAME", fmt::format("what ranks windows: {}", joined(ranking_names())),
-           [&](const std::string& text) {
-             if (std::ranges::find(ranking_names(), text) == ranking_names().end()) {
-               refuse("--kv-ranking", fmt::format("'{}' is none of {}", text, joined(ranking_names())));
-             }
-             cache.ranking = text;
-           });
+  add_name(command, "--kv-ranking", "what ranks windows", ranking_names(),
+           [&](const std::string& text) { cache.ranking = text; });
+  add_number(
+      command, "--kv-decay", "above 0 and at most 1", [](double x) { return x > 0 && x <= 1; },
+      "what an attention score keeps per token; 1 never forgets", [&](double value) { cache.decay = value; });
+  add_name(command, "--kv-codec", "codec of the quantized tier", codec_names(),
+           [&](const std::string& text) { cache.codec = text; });
+  add_name(command, "--kv-allocator", "who shares bytes with whom", allocator_names(),
+           [&](const std::string& text) { cache.allocator = text; });
+  add_number(
+      command, "--kv-floor", "from 0 to 1", [](double x) { return x >= 0 && x <= 1; },
+      "share of an equal part that every head keeps", [&](double value) { cache.floor = value; });
+  add_number(
+      command, "--kv-quant-loss", "from 0 to 1", [](double x) { return x >= 0 && x <= 1; },
+      "share of a window's worth that codes lose, where the split over the tiers follows gain",
+      [&](double value) { cache.quantization_loss = value; });
   command
       .add_flag_callback(
           "--no-promotion", [&] { cache.promotion = false; }, "quantized windows never return to full precision")
@@ -245,11 +268,19 @@ Result<void> check_cache_options(const Options& options, const Method& method) {
                                                            {cache.quantized_per_mille.has_value(), "--kv-quant-share"},
                                                            {cache.interval_steps.has_value(), "--kv-interval"},
                                                            {cache.ranking.has_value(), "--kv-ranking"},
+                                                           {cache.decay.has_value(), "--kv-decay"},
+                                                           {cache.codec.has_value(), "--kv-codec"},
+                                                           {cache.allocator.has_value(), "--kv-allocator"},
+                                                           {cache.floor.has_value(), "--kv-floor"},
+                                                           {cache.quantization_loss.has_value(), "--kv-quant-loss"},
                                                            {cache.promotion.has_value(), "--no-promotion"}};
     for (const auto& [given, flag] : without_effect) {
       if (given)
         return invalid("{} contradicts --kv-method {}, which keeps every token at full precision", flag, method.name);
     }
+  }
+  if (method.codec.empty() && cache.codec.has_value()) {
+    return invalid("--kv-codec contradicts --kv-method {}, which has no quantized tier", method.name);
   }
   if (method.codec.empty() && cache.promotion.has_value()) {
     return invalid("--no-promotion contradicts --kv-method {}, which has no quantized tier", method.name);

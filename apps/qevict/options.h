@@ -55,7 +55,10 @@ void add_print_settings_option(CLI::App& command, Options& options);
 CLI::Option* add_int(CLI::App& command, const std::string& flags, int low, int high, const std::string& help,
                      std::function<void(int)> store);
 CLI::Option* add_number(CLI::App& command, const std::string& flags, const std::string& range,
-                        std::function<bool(double)> in_range, const std::string& help, float& target);
+                        std::function<bool(double)> in_range, const std::string& help,
+                        std::function<void(double)> store);
+CLI::Option* add_name(CLI::App& command, const std::string& flag, const std::string& help,
+                      std::span<const std::string_view> known, std::function<void(const std::string&)> store);
 CLI::Option* add_text(CLI::App& command, const std::string& flags, const std::string& type, const std::string& help,
                       std::function<void(const std::string&)> store);
 CLI::Option* add_switch(CLI::App& command, const std::string& flags, const std::string& help, bool& target);

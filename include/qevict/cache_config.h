@@ -55,7 +55,13 @@ struct CacheConfig {
   std::optional<int> quantized_per_mille;  // of the routed bytes, to the quantized tier; 0..1000
   std::optional<int> interval_steps;       // decode steps between routings, >= 1
   std::optional<std::string> ranking;      // name of a ranking
-  std::optional<bool> promotion;           // false: quantized windows never return to full precision
+  std::optional<double> decay;             // γ of an attention ranking, per token; in (0, 1], 1: cumulative
+  std::optional<std::string> codec;        // of the quantized tier; name of a codec
+  std::optional<std::string> allocator;    // who shares bytes with whom; name of an allocator
+  std::optional<double> floor;             // share of an equal part that every head keeps; in [0, 1]
+  std::optional<double>
+      quantization_loss;          // share of a window's worth that codes lose, for Spending::by_gain; in [0, 1]
+  std::optional<bool> promotion;  // false: quantized windows never return to full precision
 };
 
 }  // namespace qevict

@@ -24,6 +24,7 @@ struct Method {
   std::string_view codec;       // of the quantized tier, "" if there is none
   std::string_view ranking;     // "cumulative", ...
   std::string_view allocator = "equal";
+  double floor = 0.2;  // of a shared allocator: the share of an equal part that every head keeps
   Spending spending = Spending::fixed_share;
   bool promotion = false;             // quantized windows may return to full precision
   bool quantizes_everything = false;  // no budget makes it equal to `full`
@@ -36,5 +37,9 @@ const Method* find_method(std::string_view name);
 // The other named parts, for help texts and errors.
 std::span<const std::string_view> ranking_names();
 std::string_view ranking_summary(std::string_view name);
+std::span<const std::string_view> allocator_names();
+std::string_view allocator_summary(std::string_view name);
+std::span<const std::string_view> codec_names();
+std::string_view codec_summary(std::string_view name);
 
 }  // namespace qevict

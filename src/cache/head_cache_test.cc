@@ -69,7 +69,8 @@ TEST_P(HeadCacheTest, CodesAreMadeOfKeysBeforeRope) {
   EXPECT_EQ(snapshot.code_positions, std::vector<std::int32_t>{13});
 }
 
-// qevict-examples.md A15: means and deviations over every candidate of the event of the first demotion.
+// qevict-examples.md A15: means and deviations over every candidate of the event of the first demotion, evicted ones
+// too.
 TEST_P(HeadCacheTest, HeadParametersComeFromTheFirstDemotionAndStay) {
   const CodecRow& codec = *cache_.rule.codec;
   std::vector<std::byte> expected(codec.head_bytes(window_shape()));
@@ -81,9 +82,12 @@ TEST_P(HeadCacheTest, HeadParametersComeFromTheFirstDemotionAndStay) {
     }
     codec.estimate_head(window_shape(), keys, values, expected);
   }
-  EXPECT_EQ(cache_.snapshot().head_data, expected);
-  route({{0, kFull, kQuantized}, {1, kQuantized, kFull}, {2, kFull, kEvicted}}, 1, 1);
-  EXPECT_EQ(cache_.snapshot().head_data, expected);
+  TestHeadCache cache{64, GetParam(), 8};
+  cache.append(tokens_);
+  ASSERT_TRUE(cache.apply(plan_of({{0, kNone, kFull}, {1, kNone, kQuantized}, {2, kNone, kEvicted}}, 1, 1), layout_));
+  EXPECT_EQ(cache.snapshot().head_data, expected);
+  ASSERT_TRUE(cache.apply(plan_of({{0, kFull, kQuantized}, {1, kQuantized, kFull}}, 1, 1), layout_));
+  EXPECT_EQ(cache.snapshot().head_data, expected);
 }
 
 TEST_P(HeadCacheTest, DemotingTwiceKeepsTheCodes) {
@@ -231,6 +235,9 @@ TEST(HeadCache, APromotedWindowSaturates) {
   for (int i = 0; i < 64; ++i) {
     tokens.values[static_cast<std::size_t>(5 * 64 + i)] = to_half(i % 2 == 0 ? -65504.0f : 65504.0f);
   }
+  for (int i = 0; i < 8 * 64; ++i) {  // keys that reach 92,000 without their rotation
+    tokens.keys[static_cast<std::size_t>(5 * 64 + i)] = to_half(rng.below(2) == 0 ? -65504.0f : 65504.0f);
+  }
   cache.append(tokens);
   const HeadLayout layout = cache.layout(8, 1, 1);
   ASSERT_TRUE(cache.apply(plan_of({{0, kNone, kQuantized}}, 0, 1), layout));
@@ -239,6 +246,8 @@ TEST(HeadCache, APromotedWindowSaturates) {
   for (int i = 0; i < 64; ++i) {
     EXPECT_EQ(to_float(promoted.values[static_cast<std::size_t>(5 * 64 + i)]), i % 2 == 0 ? -65504.0f : 65504.0f);
   }
+  for (int i = 0; i < 8 * 64; ++i)
+    EXPECT_LE(std::abs(to_float(promoted.keys[static_cast<std::size_t>(5 * 64 + i)])), 65504.0f);
 }
 
 // YaRN scales while it rotates, and only some channels: both must be taken off before quantizing.

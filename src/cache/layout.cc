@@ -62,7 +62,8 @@ bool split_history(const LayoutRule& rule, std::size_t head_bytes, HeadLayout& l
 bool fill_slots(const CacheShape& shape, const LayoutRule& rule, std::size_t head_bytes, HeadLayout& layout) {
   set_slot_bytes(shape, rule, sizeof(std::uint32_t), layout);
   bool fits = split_history(rule, head_bytes, layout);
-  const int most_slots = std::max(layout.full_slots, layout.quantized_slots);
+  const int most_slots =
+      rule.ragged ? static_cast<int>(rule.max_windows) : std::max(layout.full_slots, layout.quantized_slots);
   if (WindowIndex::entry_bytes_for(most_slots, rule.max_windows) > sizeof(std::uint32_t)) {
     set_slot_bytes(shape, rule, sizeof(std::uint64_t), layout);
     fits = split_history(rule, head_bytes, layout);
@@ -88,7 +89,7 @@ std::size_t smallest_history(const CacheShape& shape, const LayoutRule& rule, co
 }  // namespace
 
 Result<HeadLayout> plan_layout(const CacheShape& shape, const LayoutRule& rule, const Recent& recent,
-                               std::size_t head_bytes, Raise raise) {
+                               std::size_t head_bytes, Raise raise, std::size_t asked_bytes) {
   HeadLayout layout = layout_with(shape, rule, recent_tokens(shape, rule.zones, recent, head_bytes));
   if (fill_slots(shape, rule, head_bytes, layout)) return layout;
 
@@ -102,14 +103,14 @@ Result<HeadLayout> plan_layout(const CacheShape& shape, const LayoutRule& rule, 
     QEVICT_CHECK(fill_slots(shape, rule, needed, smallest), "the smallest workable budget holds a window");
     return smallest;
   }
+  const std::size_t asked = asked_bytes > 0 ? asked_bytes : head_bytes * shape.heads();
   if (recent.kind == Recent::Kind::tokens) {
     return invalid(
         "a KV budget of {} bytes leaves no window beside {} recent tokens: give at least {} bytes, or fewer recent "
         "tokens",
-        head_bytes * shape.heads(), recent.value, needed * shape.heads());
+        asked, recent.value, needed * shape.heads());
   }
-  return invalid("a KV budget of {} bytes leaves no window: give at least {} bytes", head_bytes * shape.heads(),
-                 needed * shape.heads());
+  return invalid("a KV budget of {} bytes leaves no window: give at least {} bytes", asked, needed * shape.heads());
 }
 
 std::size_t uncompressed_head_bytes(const CacheShape& shape, const LayoutRule& rule, std::int64_t n_tokens) {

@@ -39,6 +39,7 @@ struct LayoutRule {
   const CodecRow* codec = nullptr;  // of the quantized tier; null: none
   int quantized_per_mille = 0;
   Ledger ledger = Ledger::none;
+  bool ragged = false;                 // heads may have more slots than an equal share would buy
   bool scores = true;                  // accumulators are kept: an f32 per window and per recent token
   std::int64_t max_windows = 1 << 20;  // window ids stay below this (context / window)
 
@@ -80,9 +81,9 @@ enum class Raise {
 };
 
 // The layout for head_bytes = C_h. Errors: no window fits and the budget may not be raised; the message names the
-// smallest workable budget of the whole cache.
+// smallest workable budget of the whole cache, and asked_bytes (of the whole cache too; 0: head_bytes of every head).
 Result<HeadLayout> plan_layout(const CacheShape& shape, const LayoutRule& rule, const Recent& recent,
-                               std::size_t head_bytes, Raise raise);
+                               std::size_t head_bytes, Raise raise, std::size_t asked_bytes = 0);
 
 // Bytes of one head that holds n_tokens in f16 with their accumulators and nothing else.
 std::size_t uncompressed_head_bytes(const CacheShape& shape, const LayoutRule& rule, std::int64_t n_tokens);

@@ -5,15 +5,15 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "routing/allocator.h"
 #include "routing/router.h"
-#include "routing/spending.h"
 
 namespace qevict {
 namespace {
 
-// Share of a window's worth that 3-bit keys and 2-bit values lose, for Spending::by_gain (docs/design.md, with the
-// sweep).
-constexpr double kQuantizationLoss = 0.2;
+// Routings between two splits of the history bytes: what is bought at full precision, or by another head, must stay for
+// a while to be worth it. The end of a turn splits too.
+constexpr std::int64_t kSplitEvents = 8;
 
 using Clock = std::chrono::steady_clock;
 
@@ -38,8 +38,8 @@ Result<HeadLayout> BudgetedCache::layout_for(const Turn& turn, std::int64_t n_to
   const Raise raise = settings_.budget.bytes             ? Raise::never
                       : turn.base == BudgetBase::current ? Raise::always
                                                          : Raise::automatic_recent;
-  return plan_layout(tiers_.shape(), settings_.rule, settings_.recent,
-                     budget_bytes(turn, n_tokens) / tiers_.shape().heads(), raise);
+  const std::size_t bytes = budget_bytes(turn, n_tokens);
+  return plan_layout(tiers_.shape(), settings_.rule, settings_.recent, bytes / tiers_.shape().heads(), raise, bytes);
 }
 
 // C_h in force: raised to the smallest workable budget where that is allowed.
@@ -130,77 +130,111 @@ std::span<const HeadView> BudgetedCache::past(int layer) {
 }
 
 std::vector<float> BudgetedCache::row_weights(int n_rows) const {
-  if (!keeps_scores() || settings_.ranking->rule.uniform()) return {};
+  if (!keeps_scores() || settings_.scores.uniform()) return {};
   const int tail = tiers_.heads().front().tail().n;
   std::vector<float> weights(static_cast<std::size_t>(tail + n_rows));
   for (int row = 0; row < n_rows; ++row) {
-    weights[static_cast<std::size_t>(tail + row)] = settings_.ranking->rule.row_weight(row, n_rows);
+    weights[static_cast<std::size_t>(tail + row)] = settings_.scores.row_weight(row, n_rows);
   }
   return weights;
 }
 
+// The scores of a head's tail and of the turn's tokens; adds what the turn's rows gave to the tiers.
+std::vector<float> BudgetedCache::take_sums(HeadCache& head, int kv_head, int n_turn,
+                                            const PrefillLayer& prefill) const {
+  if (!keeps_scores()) return {};
+  const int window = settings_.rule.zones.window;
+  const float kept = static_cast<float>(std::pow(static_cast<double>(decay()), n_turn));
+  std::vector<float> scores(static_cast<std::size_t>(prefill.size()));
+  std::vector<float> past_f16(head.routed() ? static_cast<std::size_t>(head.sink_tokens() + head.full_tokens()) : 0);
+  std::vector<float> past_codes(static_cast<std::size_t>(head.quantized_windows() * window));
+  prefill.column_sums(kv_head, scores, past_f16, past_codes);
+  const std::span<const float> old = head.tail().scores;
+  for (std::size_t i = 0; i < old.size(); ++i) scores[i] += kept * old[i];
+  const auto add = [&](float& score, std::span<const float> sums) {
+    score *= kept;
+    for (const float sum : sums) score += sum;
+  };
+  for (int i = 0; i < head.full_windows(); ++i) {
+    const auto at = static_cast<std::size_t>(head.sink_tokens() + i * window);
+    add(head.full_score(i), std::span(past_f16).subspan(at, static_cast<std::size_t>(window)));
+  }
+  for (int i = 0; i < head.quantized_windows(); ++i) {
+    add(head.code_score(i),
+        std::span(past_codes).subspan(static_cast<std::size_t>(i * window), static_cast<std::size_t>(window)));
+  }
+  return scores;
+}
+
 Result<void> BudgetedCache::end_layer(int layer, int n_turn, const PrefillLayer& prefill) {
   const std::int64_t n_after = n_tokens_ + n_turn;
-  const bool fits = !routed_ && fits_uncompressed(n_after);
-  const float kept = static_cast<float>(std::pow(static_cast<double>(decay()), n_turn));
-  const int window = settings_.rule.zones.window;
+  const auto key_dim = static_cast<std::size_t>(tiers_.shape().key_dim);
+  const auto value_dim = static_cast<std::size_t>(tiers_.shape().value_dim);
+  std::vector<std::vector<float>> scores;  // what the views below point to
+  std::vector<TokenView> tokens;
+  for (int h = 0; h < tiers_.shape().n_kv_heads; ++h) {
+    const auto n = static_cast<std::size_t>(prefill.size());
+    scores.push_back(take_sums(tiers_.head(layer, h), h, n_turn, prefill));
+    tokens.push_back({.keys = {prefill.keys(h), n * key_dim},
+                      .values = {prefill.values(h), n * value_dim},
+                      .scores = scores.back(),
+                      .first_position = n_after - prefill.size(),
+                      .n = prefill.size()});
+  }
+  if (routed_ || !fits_uncompressed(n_after)) return route_layer(layer, tokens);
   for (int h = 0; h < tiers_.shape().n_kv_heads; ++h) {
     HeadCache& head = tiers_.head(layer, h);
-    const int tail_size = head.tail().n;
-    const auto n = static_cast<std::size_t>(prefill.size());
-    std::vector<float> scores(keeps_scores() ? n : 0);
-    if (keeps_scores()) {
-      std::vector<float> past_f16(static_cast<std::size_t>(head.sink_tokens() + head.full_tokens()));
-      std::vector<float> past_codes(static_cast<std::size_t>(head.quantized_windows() * window));
-      if (!routed_) past_f16.clear();
-      prefill.column_sums(h, scores, past_f16, past_codes);
-      const std::span<const float> old = head.tail().scores;
-      for (int i = 0; i < tail_size; ++i)
-        scores[static_cast<std::size_t>(i)] += kept * old[static_cast<std::size_t>(i)];
-      const auto add = [&](float& score, std::span<const float> sums) {
-        score *= kept;
-        for (const float sum : sums) score += sum;
-      };
-      for (int i = 0; i < head.full_windows(); ++i) {
-        const auto at = static_cast<std::size_t>(head.sink_tokens() + i * window);
-        add(head.full_score(i), std::span(past_f16).subspan(at, static_cast<std::size_t>(window)));
-      }
-      for (int i = 0; i < head.quantized_windows(); ++i) {
-        add(head.code_score(i),
-            std::span(past_codes).subspan(static_cast<std::size_t>(i * window), static_cast<std::size_t>(window)));
-      }
-    }
-    const auto key_dim = static_cast<std::size_t>(tiers_.shape().key_dim);
-    const auto value_dim = static_cast<std::size_t>(tiers_.shape().value_dim);
-    const TokenView tokens{.keys = {prefill.keys(h), n * key_dim},
-                           .values = {prefill.values(h), n * value_dim},
-                           .scores = scores,
-                           .first_position = n_after - prefill.size(),
-                           .n = prefill.size()};
-    if (fits) {
-      reserve(head, n_after);
-      const auto skip = static_cast<std::size_t>(tail_size);
-      if (keeps_scores()) std::copy_n(scores.begin(), skip, head.tail_scores().begin());
-      head.append(tokens.keys.subspan(skip * key_dim), tokens.values.subspan(skip * value_dim),
-                  keeps_scores() ? std::span<const float>(scores).subspan(skip) : std::span<const float>{}, n_turn);
-    } else if (Result<void> routed = route_head(layer, h, tokens, turn_layout_); !routed) {
-      return routed;
-    }
+    const TokenView& view = tokens[static_cast<std::size_t>(h)];
+    const auto skip = static_cast<std::size_t>(head.tail().n);
+    reserve(head, n_after);
+    if (keeps_scores()) std::copy_n(view.scores.begin(), skip, head.tail_scores().begin());
+    head.append(view.keys.subspan(skip * key_dim), view.values.subspan(skip * value_dim),
+                keeps_scores() ? view.scores.subspan(skip) : std::span<const float>{}, n_turn);
   }
   return {};
 }
 
-void BudgetedCache::end_turn() {
+// The routing at the end of a layer's prefill. Where all layers compete, those before it lose to it what it is worth
+// more: a window beaten by the best that the budget holds can never return, so the outcome is that of all layers at
+// once, and the peak is the budget and one layer (qevict.md section 5). In a later turn the layers after it have not
+// been attended to yet, so that they keep theirs until end_turn().
+Result<void> BudgetedCache::route_layer(int layer, std::span<const TokenView> tokens) {
+  std::vector<HeadRouting> heads;
+  const bool streams = settings_.allocator->scope == Scope::model && !routed_;
+  for (int before = 0; streams && before < layer; ++before) {
+    for (int h = 0; h < tiers_.shape().n_kv_heads; ++h)
+      heads.push_back(routing_of(before, h, tiers_.head(before, h).tail()));
+  }
+  for (int h = 0; h < tiers_.shape().n_kv_heads; ++h)
+    heads.push_back(routing_of(layer, h, tokens[static_cast<std::size_t>(h)]));
+  return route_heads(std::move(heads), turn_layout_);
+}
+
+Result<void> BudgetedCache::end_turn() {
   const HeadCache& first = tiers_.heads().front();
   n_tokens_ = first.n_tokens();
+  turn_steps_ = 0;
   if (first.routed()) {
+    if (routed_ && settings_.allocator->scope == Scope::model) {
+      if (Result<void> routed = route_heads(tails(), turn_layout_); !routed) return routed;
+    }
     routed_ = true;
     ++event_;
     ++totals_.routings;
   }
-  turn_steps_ = 0;
   note_bytes();
   totals_.bytes_prefill_end = tiers_.bytes().total();
+  return {};
+}
+
+// Every head with its tail.
+std::vector<BudgetedCache::HeadRouting> BudgetedCache::tails() const {
+  std::vector<HeadRouting> heads;
+  for (int layer = 0; layer < tiers_.shape().n_layers; ++layer) {
+    for (int h = 0; h < tiers_.shape().n_kv_heads; ++h)
+      heads.push_back(routing_of(layer, h, tiers_.head(layer, h).tail()));
+  }
+  return heads;
 }
 
 // --- Decode --------------------------------------------------------------------------------------------------------
@@ -235,11 +269,7 @@ Result<void> BudgetedCache::route_all() {
   const double migration_before = migration_ms_;
   Result<HeadLayout> layout = layout_for(turn_, n_tokens_);
   if (!layout) return layout.error();
-  for (int layer = 0; layer < tiers_.shape().n_layers; ++layer) {
-    for (int h = 0; h < tiers_.shape().n_kv_heads; ++h) {
-      if (Result<void> routed = route_head(layer, h, tiers_.head(layer, h).tail(), *layout); !routed) return routed;
-    }
-  }
+  if (Result<void> routed = route_heads(tails(), *layout); !routed) return routed;
   routed_ = true;
   ++event_;
   ++totals_.routings;
@@ -248,70 +278,127 @@ Result<void> BudgetedCache::route_all() {
   return {};
 }
 
-// The layout with the head's own split of its history bytes, where the method asks for that. The split is made anew at
-// the end of a turn and every kSplitEvents routings: what is bought at full precision must stay for a while to be worth
-// it.
-HeadLayout BudgetedCache::spend(const HeadCache& head, std::span<const Candidate> candidates, HeadLayout layout) const {
-  constexpr std::int64_t kSplitEvents = 8;
-  if (settings_.spending == Spending::fixed_share) return layout;
-  const bool between = head.routed() && turn_steps_ > 0 && turn_steps_ % (kSplitEvents * settings_.rule.interval) != 0;
-  if (between && head.layout().allocated_bytes() <= layout.budget_bytes) {
-    layout.full_slots = head.layout().full_slots;
-    layout.quantized_slots = head.layout().quantized_slots;
-    layout.index_bytes = head.layout().index_bytes;
-    return layout;
-  }
-  const TierCapacity split = spend_by_gain(candidates,
-                                           {.history_bytes = layout.budget_bytes - layout.fixed_bytes,
-                                            .full_slot_bytes = layout.full_slot_bytes,
-                                            .quantized_slot_bytes = layout.quantized_slot_bytes},
-                                           kQuantizationLoss);
-  layout.full_slots = split.full;
-  layout.quantized_slots = split.quantized;
-  return layout;
+BudgetedCache::HeadRouting BudgetedCache::routing_of(int layer, int kv_head, const TokenView& tokens) const {
+  return {.layer = layer, .kv_head = kv_head, .tokens = tokens, .left = 0, .candidates = {}, .layout = {}};
 }
 
-// Rank, plan, apply for one head. tokens: its unrouted tokens, all of them up to now.
-Result<void> BudgetedCache::route_head(int layer, int kv_head, const TokenView& tokens, const HeadLayout& layout) {
-  HeadCache& head = tiers_.head(layer, kv_head);
+// Collects the head's candidates and their scores.
+Result<void> BudgetedCache::rank(HeadRouting& routing, const HeadLayout& layout) const {
+  const HeadCache& head = tiers_.head(routing.layer, routing.kv_head);
+  const TokenView& tokens = routing.tokens;
   const Zones& zones = layout.zones;
-  const std::int64_t n_tokens = tokens.first_position + tokens.n;
   const std::int64_t next = head.windows_routed();
-  const std::int64_t left = std::max<std::int64_t>(next, zones.windows_left(static_cast<int>(n_tokens)));
-  std::vector<Candidate> candidates = head.windows();
-  for (std::int64_t window = next; window < left; ++window) {
+  routing.left = std::max<std::int64_t>(next, zones.windows_left(static_cast<int>(tokens.first_position + tokens.n)));
+  routing.candidates = head.windows();
+  for (std::int64_t window = next; window < routing.left; ++window) {
     float score = 0;
     if (!tokens.scores.empty()) {
       const auto at = static_cast<std::size_t>(zones.first_position(static_cast<int>(window)) - tokens.first_position);
       for (const float s : tokens.scores.subspan(at, static_cast<std::size_t>(zones.window))) score += s;
     }
-    candidates.push_back({.window = window, .tier = Tier::none, .score = score});
+    routing.candidates.push_back({.window = window, .tier = Tier::none, .score = score});
   }
-  if (settings_.ranking->score != nullptr) settings_.ranking->score(candidates);
-  for (const Candidate& candidate : candidates) {
+  if (settings_.ranking->score != nullptr) settings_.ranking->score(routing.candidates);
+  for (const Candidate& candidate : routing.candidates) {
     if (!std::isfinite(candidate.score)) {
       return error_of(Error::Kind::internal, "layer {}, KV head {}: the attention score of window {} is not finite",
-                      layer, kv_head, candidate.window);
+                      routing.layer, routing.kv_head, candidate.window);
     }
   }
-  const HeadLayout chosen = spend(head, candidates, layout);
-  const RoutingPlan plan =
-      route(event_, candidates,
-            {.full = chosen.full_slots, .quantized = chosen.quantized_slots, .promotion = settings_.promotion});
+  return {};
+}
+
+// Each head's capacities: its share of the history bytes, then its own split of them over the tiers. layout: an equal
+// share of the budget. heads: of one allocator scope, or those of it that exist so far.
+void BudgetedCache::lay_out(std::span<HeadRouting> heads, const HeadLayout& layout) const {
+  for (HeadRouting& head : heads) head.layout = layout;
+  const Scope scope = settings_.allocator->scope;
+  if (scope == Scope::head && !settings_.spending.by_gain) return;
+  const std::size_t equal = layout.budget_bytes - layout.fixed_bytes;
+  const auto cache_of = [&](const HeadRouting& head) -> const HeadCache& {
+    return tiers_.head(head.layer, head.kv_head);
+  };
+  // Between two splits every head keeps its capacities, if the budget still has room for them.
+  if (turn_steps_ > 0 && turn_steps_ % (kSplitEvents * settings_.rule.interval) != 0) {
+    std::size_t bytes = 0;
+    bool fits = true;
+    for (HeadRouting& head : heads) {
+      head.layout.full_slots = cache_of(head).layout().full_slots;
+      head.layout.quantized_slots = cache_of(head).layout().quantized_slots;
+      bytes += head.layout.allocated_bytes();
+      fits = fits && cache_of(head).routed();
+    }
+    if (fits && bytes <= heads.size() * layout.budget_bytes) return;
+  }
+  SpendingRule rule = settings_.spending;
+  rule.costs = {.full_slot_bytes = layout.full_slot_bytes, .quantized_slot_bytes = layout.quantized_slot_bytes};
+  std::vector<std::size_t> bytes(heads.size(), equal);
+  const bool partial = heads.size() < tiers_.shape().heads();
+  if (scope == Scope::model && partial && routed_) {  // a later turn's layer
+    for (std::size_t i = 0; i < heads.size(); ++i) {
+      const std::size_t held = cache_of(heads[i]).layout().allocated_bytes();
+      bytes[i] = held - std::min(held, layout.fixed_bytes);
+    }
+  } else if (scope != Scope::head) {
+    std::vector<const std::vector<Candidate>*> candidates;
+    for (const HeadRouting& head : heads) candidates.push_back(&head.candidates);
+    const auto floor = static_cast<std::size_t>(settings_.floor * static_cast<double>(equal));
+    bytes = allocate(candidates, rule, equal * (scope == Scope::model ? tiers_.shape().heads() : heads.size()), floor,
+                     scope == Scope::model && partial ? Leftover::withheld : Leftover::shared);
+  }
+  for (std::size_t i = 0; i < heads.size(); ++i) {
+    const TierCapacity split = spend(heads[i].candidates, rule, bytes[i]);
+    heads[i].layout.full_slots = split.full;
+    heads[i].layout.quantized_slots = split.quantized;
+    heads[i].layout.budget_bytes = layout.fixed_bytes + bytes[i];
+  }
+}
+
+Result<void> BudgetedCache::plan_and_apply(const HeadRouting& routing) {
+  const RoutingPlan plan = route(event_, routing.candidates,
+                                 {.full = routing.layout.full_slots,
+                                  .quantized = routing.layout.quantized_slots,
+                                  .promotion = settings_.promotion});
   for (const TierMove& move : plan.moves) {
     totals_.promotions += move.from == Tier::quantized && move.to == Tier::full;
     totals_.demotions += move.to == Tier::quantized;
     totals_.evictions += move.to == Tier::evicted;
   }
   const std::int64_t keep =
-      std::max(tokens.first_position, static_cast<std::int64_t>(zones.first_position(static_cast<int>(left))));
+      std::max(routing.tokens.first_position,
+               static_cast<std::int64_t>(routing.layout.zones.first_position(static_cast<int>(routing.left))));
   const Clock::time_point start = Clock::now();
-  const Result<void> applied = head.apply(plan, tokens, keep, chosen);
+  const Result<void> applied =
+      tiers_.head(routing.layer, routing.kv_head).apply(plan, routing.tokens, keep, routing.layout);
   migration_ms_ += ms_since(start);
   if (!applied) {
     Error error = applied.error();
-    error.message = fmt::format("layer {}, KV head {}: {}", layer, kv_head, error.message);
+    error.message = fmt::format("layer {}, KV head {}: {}", routing.layer, routing.kv_head, error.message);
     return error;
+  }
+  return {};
+}
+
+// Rank, allocate, plan, apply. heads: all that share bytes, for each allocator scope that is among them.
+Result<void> BudgetedCache::route_heads(std::vector<HeadRouting> heads, const HeadLayout& layout) {
+  for (HeadRouting& head : heads) {
+    if (Result<void> ranked = rank(head, layout); !ranked) return ranked;
+  }
+  const Scope scope = settings_.allocator->scope;
+  const std::size_t step = scope == Scope::model   ? heads.size()
+                           : scope == Scope::layer ? static_cast<std::size_t>(tiers_.shape().n_kv_heads)
+                                                   : 1;
+  for (std::size_t begin = 0; begin < heads.size(); begin += step)
+    lay_out(std::span(heads).subspan(begin, step), layout);
+  // Heads that shrink go first, so that there is room for those that grow.
+  const auto grows = [&](const HeadRouting& head) {
+    const HeadCache& cache = tiers_.head(head.layer, head.kv_head);
+    return !cache.routed() || head.layout.allocated_bytes() > cache.layout().allocated_bytes();
+  };
+  if (scope != Scope::head)
+    std::stable_partition(heads.begin(), heads.end(), [&](const HeadRouting& h) { return !grows(h); });
+  for (const HeadRouting& head : heads) {
+    if (Result<void> applied = plan_and_apply(head); !applied) return applied;
   }
   return {};
 }

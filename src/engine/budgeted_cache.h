@@ -31,8 +31,8 @@ class BudgetedCache {
   std::vector<float> row_weights(int n_rows) const;
   // Takes in one layer of the turn: `prefill` holds the head's tail followed by the turn's tokens, and their sums.
   Result<void> end_layer(int layer, int n_turn, const PrefillLayer& prefill);
-  // After the last layer.
-  void end_turn();
+  // After the last layer. Errors: as end_layer.
+  Result<void> end_turn();
 
   // Makes room for one more token in every head; may have to compress.
   Result<void> begin_step();
@@ -41,7 +41,7 @@ class BudgetedCache {
 
   TieredCache& tiers() { return tiers_; }
   const TieredCache& tiers() const { return tiers_; }
-  float decay() const { return settings_.ranking == nullptr ? 1.0f : settings_.ranking->rule.decay; }
+  float decay() const { return settings_.scores.decay; }
   // Accumulators exist: the method ranks by attention, and not everything fits.
   bool keeps_scores() const { return settings_.rule.scores && !turn_.everything_fits; }
   std::int64_t n_tokens() const { return n_tokens_; }
@@ -64,8 +64,23 @@ class BudgetedCache {
   Result<HeadLayout> layout_for(const Turn& turn, std::int64_t n_tokens) const;
   bool fits_uncompressed(std::int64_t n_tokens) const;
   void reserve(HeadCache& head, std::int64_t n_tokens) const;
-  Result<void> route_head(int layer, int kv_head, const TokenView& tokens, const HeadLayout& layout);
-  HeadLayout spend(const HeadCache& head, std::span<const Candidate> candidates, HeadLayout layout) const;
+  // One head on its way through rank, allocate, plan, apply.
+  struct HeadRouting {
+    int layer = 0;
+    int kv_head = 0;
+    TokenView tokens;       // its unrouted tokens, all of them up to now
+    std::int64_t left = 0;  // first window that stays unrouted
+    std::vector<Candidate> candidates;
+    HeadLayout layout;
+  };
+  HeadRouting routing_of(int layer, int kv_head, const TokenView& tokens) const;
+  std::vector<float> take_sums(HeadCache& head, int kv_head, int n_turn, const PrefillLayer& prefill) const;
+  Result<void> route_layer(int layer, std::span<const TokenView> tokens);
+  Result<void> route_heads(std::vector<HeadRouting> heads, const HeadLayout& layout);
+  Result<void> rank(HeadRouting& head, const HeadLayout& layout) const;
+  void lay_out(std::span<HeadRouting> heads, const HeadLayout& layout) const;
+  Result<void> plan_and_apply(const HeadRouting& head);
+  std::vector<HeadRouting> tails() const;
   Result<void> route_all();
   void note_bytes();
 

@@ -198,20 +198,24 @@ TEST_P(EveryMethodsCache, PrefillPeakIsOneLayerAndTheBudget) {
   }
 }
 
-// Windows change tier at the end of a prompt and every `interval` steps, and at no other time.
+// Windows change tier at the end of a turn and every `interval` steps after it, and at no other time.
 TEST_P(EveryMethodsCache, RoutesAtItsEventsOnly) {
   const Method& method = *find_method(GetParam());
   SyntheticSequence sequence(kShape, settings_of(config_of(GetParam(), share(0.3)), kContext), kContext);
-  ASSERT_TRUE(sequence.prefill(200, 100));
-  EXPECT_EQ(sequence.cache().report().routings, method.compresses ? 1 : 0);
-  for (int step = 1; step <= 100; ++step) {
-    const std::int64_t routed = sequence.cache().tiers().heads()[3].windows_routed();
-    const std::int64_t events = sequence.cache().report().routings;
-    ASSERT_TRUE(sequence.decode());
-    const bool event = method.compresses && step % method.interval_steps == 0;
-    EXPECT_EQ(sequence.cache().report().routings, events + event) << step;
-    if (!event) {
-      EXPECT_EQ(sequence.cache().tiers().heads()[3].windows_routed(), routed) << step;
+  std::int64_t events = 0;
+  for (const auto& [prompt, steps] : {std::pair{200, 77}, {9, 70}}) {
+    ASSERT_TRUE(sequence.prefill(prompt, 100));
+    events += method.compresses;
+    EXPECT_EQ(sequence.cache().report().routings, events);
+    for (int step = 1; step <= steps; ++step) {
+      const std::int64_t routed = sequence.cache().tiers().heads()[3].windows_routed();
+      ASSERT_TRUE(sequence.decode());
+      const bool event = method.compresses && step % method.interval_steps == 0;
+      events += event;
+      EXPECT_EQ(sequence.cache().report().routings, events) << step;
+      if (!event) {
+        EXPECT_EQ(sequence.cache().tiers().heads()[3].windows_routed(), routed) << step;
+      }
     }
   }
 }

@@ -18,10 +18,30 @@ std::string joined(const Names& names) {
   return result;
 }
 
+// Share of a window's worth that 3-bit keys and 2-bit values lose, for Spending::by_gain (docs/design.md, with the
+// sweep).
+constexpr double kDefaultQuantizationLoss = 0.2;
+
 std::string method_names() {
   std::vector<std::string_view> names;
   for (const Method& method : methods()) names.push_back(method.name);
   return joined(names);
+}
+
+Result<double> in_range(const char* name, const std::optional<double>& given, double otherwise, double low,
+                        double high) {
+  const double value = given.value_or(otherwise);
+  if (!(value >= low && value <= high)) return invalid("{} must be between {} and {}, got {}", name, low, high, value);
+  return value;
+}
+
+// The row of a table that `given` or else the method names; refused if there is none.
+template <class Row>
+Result<const Row*> row_named(const char* what, const std::optional<std::string>& given, std::string_view otherwise,
+                             const Row* (*find)(std::string_view), std::span<const std::string_view> known) {
+  const std::string name = given.value_or(std::string(otherwise));
+  if (const Row* row = find(name)) return row;
+  return invalid("unknown KV {} \"{}\": the {}s are {}", what, name, what, joined(known));
 }
 
 // A value the user may have set, or the method's own; refused outside [low, high].
@@ -53,11 +73,14 @@ Result<CacheSettings> CacheSettings::from(const CacheConfig& config, int n_ctx) 
   }
   const Method& method = *settings.method;
   const bool changes_routing = config.window_tokens || config.sink_tokens || config.recent ||
-                               config.quantized_per_mille || config.interval_steps || config.ranking ||
+                               config.quantized_per_mille || config.interval_steps || config.ranking || config.decay ||
+                               config.codec || config.allocator || config.floor || config.quantization_loss ||
                                config.promotion;
   if (!method.compresses && changes_routing) {
     return invalid(
-        "KV method \"{}\" keeps everything: windows, sinks, recent, shares, intervals, rankings and promotion do not "
+        "KV method \"{}\" keeps everything: windows, sinks, recent, shares, intervals, codecs, rankings, allocators "
+        "and promotion "
+        "do not "
         "apply to it",
         method.name);
   }
@@ -105,24 +128,59 @@ Result<CacheSettings> CacheSettings::from(const CacheConfig& config, int n_ctx) 
   if (!method.compresses) return settings;
 
   if (!method.codec.empty()) {
-    rule.codec = find_codec(method.codec);
-    QEVICT_CHECK(rule.codec != nullptr, "every row of the method table names a codec that exists");
+    const Result<const CodecRow*> codec = row_named("codec", config.codec, method.codec, &find_codec, codec_names());
+    if (!codec) return codec.error();
+    rule.codec = *codec;
     if (*window % 4 != 0) {
-      return invalid("KV method \"{}\" packs tokens in fours: the KV window must be a multiple of 4, got {}",
-                     method.name, *window);
+      return invalid("KV codec \"{}\" packs tokens in fours: the KV window must be a multiple of 4, got {}",
+                     rule.codec->name, *window);
     }
     rule.quantized_per_mille = *share;
+  } else if (config.codec) {
+    return invalid("KV method \"{}\" has no quantized tier: a codec does not apply to it", method.name);
   }
   settings.promotion = config.promotion.value_or(method.promotion);
   // Without promotion no window ever needs its codes beside its f16 values.
   rule.ledger = settings.promotion ? Ledger::kept : Ledger::none;
-  settings.spending = config.quantized_per_mille ? Spending::fixed_share : method.spending;
-  const std::string ranking = config.ranking.value_or(std::string(method.ranking));
-  settings.ranking = find_ranking(ranking);
-  if (settings.ranking == nullptr) {
-    return invalid("unknown KV ranking \"{}\": the rankings are {}", ranking, joined(ranking_names()));
+
+  const Result<const RankingRow*> ranking =
+      row_named("ranking", config.ranking, method.ranking, &find_ranking, ranking_names());
+  if (!ranking) return ranking.error();
+  settings.ranking = *ranking;
+  settings.scores = settings.ranking->rule;
+  if (config.decay && !settings.scores.kept) {
+    return invalid("KV ranking \"{}\" follows no attention: a decay does not apply to it", settings.ranking->name);
   }
-  rule.scores = settings.ranking->rule.kept;
+  const Result<double> decay =
+      in_range("the KV decay", config.decay, static_cast<double>(settings.scores.decay), 1e-6, 1.0);
+  if (!decay) return decay.error();
+  settings.scores.decay = static_cast<float>(*decay);
+  rule.scores = settings.scores.kept;
+
+  const Result<const AllocatorRow*> allocator =
+      row_named("allocator", config.allocator, method.allocator, &find_allocator, allocator_names());
+  if (!allocator) return allocator.error();
+  settings.allocator = *allocator;
+  rule.ragged = settings.allocator->scope != Scope::head;
+  if (config.floor && !rule.ragged) {
+    return invalid("KV allocator \"{}\" gives every head the same: a floor does not apply to it",
+                   settings.allocator->name);
+  }
+  const Result<double> floor = in_range("the KV floor", config.floor, method.floor, 0.0, 1.0);
+  if (!floor) return floor.error();
+  settings.floor = *floor;
+
+  settings.spending = {
+      .costs = {},
+      .by_gain = rule.codec != nullptr && !config.quantized_per_mille && method.spending == Spending::by_gain,
+      .quantized_per_mille = rule.quantized_per_mille};
+  if (config.quantization_loss && !settings.spending.by_gain) {
+    return invalid("the quantized share is fixed: a quantization loss does not apply to it");
+  }
+  const Result<double> loss =
+      in_range("the quantization loss", config.quantization_loss, kDefaultQuantizationLoss, 0.0, 1.0);
+  if (!loss) return loss.error();
+  settings.spending.loss = *loss;
   return settings;
 }
 
@@ -142,11 +200,15 @@ std::vector<Setting> CacheSettings::list() const {
   add("kv-recent", recent.to_string());
   if (rule.codec != nullptr) {
     add("kv-codec", std::string(rule.codec->name));
-    add("kv-quant-share", fmt::format("{}%", rule.quantized_per_mille / 10.0));
+    add("kv-quant-share", spending.by_gain ? "by gain" : fmt::format("{}%", rule.quantized_per_mille / 10.0));
+    if (spending.by_gain) add("kv-quant-loss", fmt::format("{}", spending.loss));
     add("promotion", promotion ? "on" : "off");
   }
   add("kv-interval", std::to_string(rule.interval));
   add("kv-ranking", std::string(ranking->name));
+  if (scores.kept) add("kv-decay", fmt::format("{}", scores.decay));
+  add("kv-allocator", std::string(allocator->name));
+  if (rule.ragged) add("kv-floor", fmt::format("{}", floor));
   return result;
 }
 

@@ -9,18 +9,22 @@
 #include "qevict/method.h"
 #include "qevict/session.h"  // Setting
 #include "ranking/ranking.h"
+#include "routing/allocator.h"
 
 namespace qevict {
 
 struct CacheSettings {
   const Method* method = nullptr;
   const RankingRow* ranking = nullptr;  // null: the method ranks nothing
+  ScoreRule scores;                     // the ranking's, with the configured decay
+  const AllocatorRow* allocator = nullptr;
+  double floor = 0;       // of an equal share, for every head
+  SpendingRule spending;  // without costs, which the layout knows
   LayoutRule rule;
   Recent recent;
   Budget budget;
   std::optional<BudgetBase> budget_base;  // as asked for
   bool promotion = false;
-  Spending spending = Spending::fixed_share;
 
   // Errors: unknown names, listing the known ones; values out of range; overrides that contradict the method.
   static Result<CacheSettings> from(const CacheConfig& config, int n_ctx);

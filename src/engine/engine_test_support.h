@@ -90,8 +90,7 @@ class SyntheticSequence {
       cache_.note_prefill(layer_state.kv_bytes());
     }
     attention_.set_prefill(nullptr);
-    cache_.end_turn();
-    return {};
+    return cache_.end_turn();
   }
 
   Result<void> decode() {

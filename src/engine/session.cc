@@ -167,7 +167,7 @@ Result<void> Session::State::run_prompt(std::span<const Token> tokens, const Pro
   }
   attention->set_prefill(nullptr);
   if (!result) return result;
-  cache->end_turn();
+  if (Result<void> ended = cache->end_turn(); !ended) return ended;
   note_workspace(prefill.workspace_bytes() + hidden.size() * sizeof(float) + runner->workspace_bytes());
   if (Result<void> run = runner->head(std::span<const float>(hidden).last(n_embd), logits); !run) return run;
   return check_logits();

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <vector>
 
+#include "codec/codec.h"
 #include "qevict/method.h"
 #include "ranking/ranking.h"
+#include "routing/allocator.h"
 
 namespace qevict {
 namespace {
@@ -77,18 +79,38 @@ const Method* find_method(std::string_view name) {
   return row == std::end(kMethods) ? nullptr : row;
 }
 
-std::span<const std::string_view> ranking_names() {
-  static const std::vector<std::string_view> names = [] {
-    std::vector<std::string_view> result;
-    for (const RankingRow& row : rankings()) result.push_back(row.name);
-    return result;
-  }();
+namespace {
+
+template <class Rows>
+std::vector<std::string_view> names_of(const Rows& rows) {
+  std::vector<std::string_view> names;
+  for (const auto& row : rows) names.push_back(row.name);
   return names;
 }
 
-std::string_view ranking_summary(std::string_view name) {
-  const RankingRow* row = find_ranking(name);
+template <class Row>
+std::string_view summary_of(const Row* row) {
   return row == nullptr ? std::string_view{} : row->summary;
 }
+
+}  // namespace
+
+std::span<const std::string_view> ranking_names() {
+  static const std::vector<std::string_view> names = names_of(rankings());
+  return names;
+}
+std::string_view ranking_summary(std::string_view name) { return summary_of(find_ranking(name)); }
+
+std::span<const std::string_view> allocator_names() {
+  static const std::vector<std::string_view> names = names_of(allocators());
+  return names;
+}
+std::string_view allocator_summary(std::string_view name) { return summary_of(find_allocator(name)); }
+
+std::span<const std::string_view> codec_names() {
+  static const std::vector<std::string_view> names = names_of(codecs());
+  return names;
+}
+std::string_view codec_summary(std::string_view name) { return summary_of(find_codec(name)); }
 
 }  // namespace qevict

@@ -15,9 +15,13 @@ std::vector<double> prefix_sums(std::vector<float> scores) {
   return sums;
 }
 
-}  // namespace
+std::size_t quantized_share(const SpendingRule& rule, std::size_t bytes) {
+  if (rule.costs.quantized_slot_bytes == 0) return 0;
+  const auto q = static_cast<std::size_t>(rule.quantized_per_mille);
+  return bytes / 1000 * q + bytes % 1000 * q / 1000;
+}
 
-TierCapacity spend_by_gain(std::span<const Candidate> candidates, const SlotCosts& costs, double loss) {
+TierCapacity best_split(std::span<const Candidate> candidates, const SpendingRule& rule, std::size_t history_bytes) {
   std::vector<float> all;
   std::vector<float> unquantized;
   for (const Candidate& candidate : candidates) {
@@ -29,17 +33,55 @@ TierCapacity spend_by_gain(std::span<const Candidate> candidates, const SlotCost
 
   TierCapacity best{.full = 0, .quantized = 0, .promotion = false};
   double best_gain = -1;
-  const std::size_t most_full = std::min(precise.size() - 1, costs.history_bytes / costs.full_slot_bytes);
+  const std::size_t most_full = std::min(precise.size() - 1, history_bytes / rule.costs.full_slot_bytes);
   for (std::size_t full = 0; full <= most_full; ++full) {
-    const std::size_t quantized = (costs.history_bytes - full * costs.full_slot_bytes) / costs.quantized_slot_bytes;
+    const std::size_t quantized = (history_bytes - full * rule.costs.full_slot_bytes) / rule.costs.quantized_slot_bytes;
     const std::size_t held = std::min(kept.size() - 1, full + quantized);
-    const double gain = (1 - loss) * kept[held] + loss * precise[full];
+    const double gain = (1 - rule.loss) * kept[held] + rule.loss * precise[full];
     if (gain <= best_gain) continue;
     best_gain = gain;
     best.full = static_cast<int>(full);
     best.quantized = static_cast<int>(quantized);
   }
   return best;
+}
+
+// Mean price of a window where the split is fixed.
+std::size_t mean_price(const SpendingRule& rule) {
+  if (rule.costs.quantized_slot_bytes == 0) return rule.costs.full_slot_bytes;
+  const double q = rule.quantized_per_mille / 1000.0;
+  const double windows_per_byte = q / static_cast<double>(rule.costs.quantized_slot_bytes) +
+                                  (1 - q) / static_cast<double>(rule.costs.full_slot_bytes);
+  return static_cast<std::size_t>(1 / windows_per_byte);
+}
+
+}  // namespace
+
+TierCapacity spend(std::span<const Candidate> candidates, const SpendingRule& rule, std::size_t history_bytes) {
+  if (rule.by_gain && rule.costs.quantized_slot_bytes > 0) return best_split(candidates, rule, history_bytes);
+  const std::size_t share = quantized_share(rule, history_bytes);
+  return {.full = static_cast<int>((history_bytes - share) / rule.costs.full_slot_bytes),
+          .quantized = share > 0 ? static_cast<int>(share / rule.costs.quantized_slot_bytes) : 0,
+          .promotion = true};
+}
+
+std::vector<Purchase> buys(std::span<const Candidate> candidates, const SpendingRule& rule) {
+  std::vector<Purchase> result;
+  const auto add = [&](double gain, std::size_t bytes) {
+    result.push_back({.gain_per_byte = gain / static_cast<double>(bytes), .bytes = bytes});
+  };
+  const std::size_t price = mean_price(rule);
+  for (const Candidate& candidate : candidates) {
+    const auto score = static_cast<double>(candidate.score);
+    if (!rule.by_gain || rule.costs.quantized_slot_bytes == 0) {
+      add(score, price);
+      continue;
+    }
+    add((1 - rule.loss) * score, rule.costs.quantized_slot_bytes);
+    if (candidate.tier != Tier::quantized)
+      add(rule.loss * score, rule.costs.full_slot_bytes - rule.costs.quantized_slot_bytes);
+  }
+  return result;
 }
 
 }  // namespace qevict
