@@ -22,6 +22,8 @@ struct EvalTask {
 constexpr EvalTask kTasks[] = {
     {"perplexity", "divergence from the full cache while decoding", " --text --ctx-size --prefill --chunks ",
      run_perplexity},
+    {"facts", "numbers hidden in a text, asked for after it was compressed",
+     " --text --ctx-size --facts --samples --questions --seed ", run_facts},
 };
 
 // Those that belong to some tasks only.
