@@ -24,6 +24,7 @@ constexpr EvalTask kTasks[] = {
      run_perplexity},
     {"facts", "numbers hidden in a text, asked for after it was compressed",
      " --text --ctx-size --facts --samples --questions --seed ", run_facts},
+    {"generation", "a greedy text beside the full cache's", " --text --prefill --n-predict ", run_generation},
 };
 
 // Those that belong to some tasks only.
