@@ -25,6 +25,7 @@ constexpr EvalTask kTasks[] = {
     {"facts", "numbers hidden in a text, asked for after it was compressed",
      " --text --ctx-size --facts --samples --questions --seed ", run_facts},
     {"generation", "a greedy text beside the full cache's", " --text --prefill --n-predict ", run_generation},
+    {"f32-copy", "writes --out, the model with f32 weights, which divergence is measured on", " --out ", run_f32_copy},
 };
 
 // Those that belong to some tasks only.
