@@ -230,7 +230,7 @@ void add_print_settings_option(CLI::App& command, Options& options) {
 
 bool typed(const CLI::App& command, const std::string& long_flag) {
   return std::ranges::any_of(command.parse_order(), [&](const CLI::Option* option) {
-    return "--" + option->get_lnames().front() == long_flag;
+    return !option->get_lnames().empty() && "--" + option->get_lnames().front() == long_flag;
   });
 }
 

@@ -48,6 +48,12 @@ TokenDivergence compare_logits(std::span<const float> base, std::span<const floa
   return result;
 }
 
+double nll_of(std::span<const float> logits, std::int32_t token) {
+  QEVICT_CHECK(token >= 0 && static_cast<std::size_t>(token) < logits.size(), "the token is in the vocabulary");
+  const LogSum p = log_sum_of(logits);
+  return p.max + p.log_sum - static_cast<double>(logits[static_cast<std::size_t>(token)]);
+}
+
 Estimate mean_of(std::span<const double> values) {
   if (values.empty()) return {};
   double sum = 0;

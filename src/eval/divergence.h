@@ -22,6 +22,9 @@ struct TokenDivergence {
 // base, tested: [n_vocab] logits. REQUIRES: 0 <= next < n_vocab.
 TokenDivergence compare_logits(std::span<const float> base, std::span<const float> tested, std::int32_t next);
 
+// -ln p(token), nats. REQUIRES: 0 <= token < n_vocab.
+double nll_of(std::span<const float> logits, std::int32_t token);
+
 struct Estimate {
   double value = 0;
   double uncertainty = 0;  // of the mean; 0 for ten values or fewer

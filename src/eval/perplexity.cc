@@ -15,11 +15,10 @@ struct Run {
   std::vector<TokenDivergence> tokens;
   std::vector<int> steps;  // of each scored token, from 1
   double decode_seconds = 0;
-  double ratio_mean_sum = 0;
   PerplexityResult result;
 };
 
-void finish(Run& run, int n_chunks) {
+void finish(Run& run) {
   PerplexityResult& result = run.result;
   result.divergence = summarize(run.tokens);
   for (const auto& [first, last] : kBins) {
@@ -35,7 +34,6 @@ void finish(Run& run, int n_chunks) {
     bin.same_top /= static_cast<double>(bin.n_tokens);
     result.bins.push_back(bin);
   }
-  result.kv_ratio_mean = run.ratio_mean_sum / n_chunks;
   result.seconds_per_token = run.decode_seconds / static_cast<double>(std::max<std::size_t>(1, run.tokens.size()));
 }
 
@@ -66,24 +64,18 @@ Result<std::vector<PerplexityResult>> eval_perplexity(const Model& model, std::s
     runs.back().result.settings = runs.back().session.settings();
   }
 
-  const double work = static_cast<double>(n_chunks) * static_cast<double>(runs.size() + 1) * options.chunk_tokens;
-  double done = 0;
-  const auto step_done = [&](double units) {
-    done += units;
-    return !progress || progress(done / work);
-  };
-  const Error stopped = error_of(Error::Kind::interrupted, "stopped before the evaluation was done");
+  EvalWork work(static_cast<double>(n_chunks) * static_cast<double>(runs.size() + 1) * options.chunk_tokens, progress);
   for (int chunk = 0; chunk < n_chunks; ++chunk) {
     const auto text = tokens.subspan(static_cast<std::size_t>(chunk) * static_cast<std::size_t>(options.chunk_tokens),
                                      static_cast<std::size_t>(options.chunk_tokens));
     const auto prefix = text.first(static_cast<std::size_t>(options.prefill_tokens));
     base->reset();
     if (Result<void> fed = base->prefill(prefix, n_new); !fed) return fed.error();
-    if (!step_done(options.prefill_tokens)) return stopped;
+    if (!work.done(options.prefill_tokens)) return eval_stopped();
     for (Run& run : runs) {
       run.session.reset();
       if (Result<void> fed = run.session.prefill(prefix, n_new); !fed) return fed.error();
-      if (!step_done(options.prefill_tokens)) return stopped;
+      if (!work.done(options.prefill_tokens)) return eval_stopped();
     }
     for (int at = options.prefill_tokens; at + 1 < options.chunk_tokens; ++at) {
       const Token token = text[static_cast<std::size_t>(at)];
@@ -96,24 +88,13 @@ Result<std::vector<PerplexityResult>> eval_perplexity(const Model& model, std::s
         run.tokens.push_back(compare_logits(base->logits(), run.session.logits(), next));
         run.steps.push_back(at - options.prefill_tokens + 1);
       }
-      if (!step_done(static_cast<double>(runs.size() + 1))) return stopped;
+      if (!work.done(static_cast<double>(runs.size() + 1))) return eval_stopped();
     }
-    for (Run& run : runs) {
-      const CacheReport report = run.session.report();
-      PerplexityResult& result = run.result;
-      result.kv_ratio_peak = std::max(result.kv_ratio_peak, report.ratio_peak);
-      result.kv_bytes_peak = std::max(result.kv_bytes_peak, report.bytes_peak);
-      result.kv_bytes_full = report.bytes_full;
-      result.kv_ratio_final = static_cast<double>(report.bytes.total()) / static_cast<double>(report.bytes_full);
-      run.ratio_mean_sum += report.ratio_mean;
-      result.promotions += report.promotions;
-      result.demotions += report.demotions;
-      result.evictions += report.evictions;
-    }
+    for (Run& run : runs) run.result.kv.add(run.session.report());
   }
   std::vector<PerplexityResult> results;
   for (Run& run : runs) {
-    finish(run, n_chunks);
+    finish(run);
     results.push_back(std::move(run.result));
   }
   return results;

@@ -5,11 +5,12 @@
 // scored (they are equal by construction); those of every decode step but the last score the next token.
 #pragma once
 
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "eval/divergence.h"
+#include "eval/kv_use.h"
+#include "eval/progress.h"
 #include "qevict/session.h"
 
 namespace qevict {
@@ -34,17 +35,9 @@ struct PerplexityResult {
   std::vector<Setting> settings;
   DivergenceSummary divergence;
   std::vector<DecodeBin> bins;
-  double kv_ratio_peak = 0;  // largest of any chunk, against an f16 cache of the whole chunk
-  double kv_ratio_mean = 0;  // over all steps, against the tokens so far
-  double kv_ratio_final = 0;
-  std::size_t kv_bytes_peak = 0;
-  std::size_t kv_bytes_full = 0;
+  KvUse kv;
   double seconds_per_token = 0;  // of a decode step
-  std::int64_t promotions = 0, demotions = 0, evictions = 0;
 };
-
-// done of total tokens of work; false stops.
-using EvalProgress = std::function<bool(double share)>;
 
 // tokens: the whole text. Errors: fewer tokens than one chunk; what Session says.
 Result<std::vector<PerplexityResult>> eval_perplexity(const Model& model, std::span<const Token> tokens,

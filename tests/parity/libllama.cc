@@ -45,15 +45,4 @@ std::vector<float> LlamaSequence::feed(std::span<const Token> tokens) {
   return {logits, logits + state_->n_vocab};
 }
 
-void write_f32_copy(const std::string& from, const std::string& to) {
-  quiet();
-  llama_model_quantize_params params = llama_model_quantize_default_params();
-  params.ftype = LLAMA_FTYPE_ALL_F32;
-  params.allow_requantize = true;
-  params.nthread = 2;
-  if (llama_model_quantize(from.c_str(), to.c_str(), &params) != 0) {
-    throw std::runtime_error("llama_model_quantize failed on " + from);
-  }
-}
-
 }  // namespace qevict

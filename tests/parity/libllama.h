@@ -31,7 +31,4 @@ class LlamaSequence {
   std::unique_ptr<State> state_;
 };
 
-// Writes an f32 copy of a GGUF file with libllama's own quantizer.
-void write_f32_copy(const std::string& from, const std::string& to);
-
 }  // namespace qevict

@@ -13,7 +13,7 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "parity/libllama.h"
+#include "model/f32_copy.h"
 #include "support/scratch.h"
 
 namespace qevict {
@@ -56,7 +56,9 @@ std::string f32_copy() {
   if (!std::filesystem::exists(copy)) {
     std::filesystem::create_directories(folder);
     const std::filesystem::path part = copy.string() + "." + std::to_string(::getpid());
-    write_f32_copy(model, part.string());
+    if (const Result<void> written = write_f32_copy(model, part.string()); !written) {
+      throw std::runtime_error(written.error().message);
+    }
     std::filesystem::rename(part, copy);
   }
   return copy.string();
