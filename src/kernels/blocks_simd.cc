@@ -1,7 +1,9 @@
-// Decode over llama.cpp's blocks of 32 channels (codec/block32.h) in f32 arithmetic, codes taken as they lie: dots with
-// the query block by block, each times its scale; values with the scales multiplied into the probabilities. Where
-// records are rotated, the query is transformed instead of the keys and the sums instead of the values.
+// Decode over llama.cpp's blocks of 32 channels (codec/block32.h) in 16-bit products: codes as they lie, times queries
+// of 15 bits with a unit for each block, times probabilities (with the blocks' scales) of 15 bits with a unit for each
+// 32 tokens and block. Where records are rotated, the query is transformed instead of the keys and the sums instead of
+// the values.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <span>
 
@@ -21,14 +23,28 @@ HWY_BEFORE_NAMESPACE();
 namespace qevict {
 namespace HWY_NAMESPACE {
 
+// The places of products in the sums of ReorderWidenMulAccumulate differ on other machines.
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+
 constexpr int kTile = 32;         // tokens whose scales are unpacked together
 constexpr int kMaxBlocks = 32;    // of a row
-constexpr int kWindowsAhead = 4;  // windows are smaller than what prefetchers of the hardware follow
+constexpr int kTokensAhead = 64;  // pages end sooner than prefetchers of the hardware like
+constexpr int kLanes = 8;
+constexpr float kTop = 32767.0f;
 
-using Tag = hn::CappedTag<float, 16>;
-constexpr int kLanes = hn::MaxLanes(Tag());
-constexpr int kHalves = 16 / kLanes;  // vectors of half a block
-using Vector = hn::Vec<Tag>;
+using D8 = hn::Full128<std::int8_t>;
+using D16 = hn::CappedTag<std::int16_t, 16>;
+using D32 = hn::CappedTag<std::int32_t, 8>;
+using DF = hn::CappedTag<float, 8>;
+using V8 = hn::Vec<D8>;
+using V16 = hn::Vec<D16>;
+using V32 = hn::Vec<D32>;
+using VF = hn::Vec<DF>;
+
+HWY_INLINE V32 products(V16 a, V16 b) {
+  V32 unused = hn::Zero(D32());
+  return hn::ReorderWidenMulAccumulate(D32(), a, b, hn::Zero(D32()), unused);
+}
 
 // The key rows or value rows of a range, a tile at a time, with their scales and minima.
 template <BlockType kType>
@@ -42,47 +58,60 @@ class BlockRows {
   }
   int blocks() const { return n_blocks_; }
 
-  // Up to kTile tokens; 0 at the end.
+  // Up to kTile tokens; 0 at the end. What is missing of a tile is its last token again.
   int next() {
     const int window_tokens = layout_.shape.tokens;
     int window = token_ / window_tokens, within = token_ % window_tokens, count = 0;
     for (; count < kTile && token_ < task_.range.end; ++count, ++token_) {
       const std::byte* record = task_.head.codes[window].record;
       rows_[count] = record + (keys_ ? layout_.key_row(within) : layout_.value_row(within));
-      if (within == 0 && window + kWindowsAhead < static_cast<int>(task_.head.codes.size()))
-        touch(window + kWindowsAhead);
+      if (keys_) touch(window, within);
       if (++within == window_tokens) {
         within = 0;
         ++window;
       }
     }
-    if (count > 0) load_scales(count);
+    if (count == 0) return 0;
+    std::fill(rows_ + count, rows_ + kTile, rows_[count - 1]);
+    load_column(0, scales_);
+    if constexpr (kType == BlockType::q4_1) load_column(2, minima_);
     return count;
   }
 
-  const std::byte* codes(int t, int block) const { return rows_[t] + block * block_bytes(kType) + kHeader; }
+  // Codes of channels 16 half ... of a block.
+  V8 HWY_INLINE codes(int t, int block, int half) const {
+    const std::byte* from = rows_[t] + block * block_bytes(kType) + kHeader;
+    const D8 d;
+    if constexpr (kType == BlockType::q8_0) {
+      return hn::LoadU(d, reinterpret_cast<const std::int8_t*>(from) + 16 * half);
+    } else {
+      const hn::RebindToUnsigned<D8> du;
+      const auto bytes = hn::LoadU(du, reinterpret_cast<const std::uint8_t*>(from));
+      const auto nibbles = half == 0 ? hn::And(bytes, hn::Set(du, 15)) : hn::ShiftRight<4>(bytes);
+      return kType == BlockType::q4_0 ? hn::Sub(hn::BitCast(d, nibbles), hn::Set(d, 8)) : hn::BitCast(d, nibbles);
+    }
+  }
   const float* scales(int block) const { return scales_ + block * kTile; }  // [kTile]
   const float* minima(int block) const { return minima_ + block * kTile; }
 
  private:
-  void touch(int window) const {
-    const std::byte* record = task_.head.codes[window].record;
-    const std::byte* end = record + (keys_ ? layout_.value_row(0) : layout_.bytes());
-    for (const std::byte* at = record + (keys_ ? 0 : layout_.value_row(0)); at < end; at += 64) hwy::Prefetch(at);
+  // Whole records while keys are read, in order; their values then wait in the second cache.
+  void touch(int window, int within) const {
+    const std::size_t ahead = kTokensAhead / layout_.shape.tokens + 1;
+    if (window + ahead >= task_.head.codes.size()) return;
+    const std::byte* record = task_.head.codes[window + ahead].record;
+    const std::size_t share = layout_.bytes() / layout_.shape.tokens;
+    for (std::size_t at = within * share; at < (within + 1) * share; at += 64) hwy::Prefetch(record + at);
   }
-  void load_scales(int count) {
-    std::fill(rows_ + count, rows_ + (count + 15) / 16 * 16, rows_[count - 1]);
-    load_column(count, 0, scales_);
-    if constexpr (kType == BlockType::q4_1) load_column(count, 2, minima_);
-  }
-  void load_column(int count, int at, float* out) const {
-    const Tag d;
-    Half halves[kTile];
-    for (int b = 0; b < n_blocks_; ++b, out += kTile) {
-      for (int t = 0; t < (count + 15) / 16 * 16; ++t)
-        std::memcpy(&halves[t], rows_[t] + b * block_bytes(kType) + at, sizeof(Half));
-      for (int t = 0; t < count; t += kLanes) hn::StoreU(load_half(d, halves + t), d, out + t);
+  // Collects first, converts later: a vector read right behind narrow writes waits for them.
+  void load_column(int at, float* out) const {
+    std::uint16_t halves[kMaxBlocks * kTile];
+    for (int b = 0; b < n_blocks_; ++b) {
+      const std::size_t from = b * block_bytes(kType) + at;
+      for (int t = 0; t < kTile; ++t) std::memcpy(&halves[b * kTile + t], rows_[t] + from, sizeof(Half));
     }
+    const auto* first = reinterpret_cast<const Half*>(halves);
+    for (int i = 0; i < n_blocks_ * kTile; i += kLanes) hn::StoreU(load_half(DF(), first + i), DF(), out + i);
   }
 
   const DecodeTask& task_;
@@ -94,114 +123,131 @@ class BlockRows {
   float scales_[kMaxBlocks * kTile], minima_[kType == BlockType::q4_1 ? kMaxBlocks * kTile : 1];
 };
 
-// Codes of channels h kLanes ... and 16 + h kLanes ... of a block.
-template <BlockType kType>
-HWY_INLINE void load_codes(const std::byte* codes, int h, Vector& low, Vector& high) {
-  const Tag d;
-  const hn::RebindToSigned<Tag> di;
-  if constexpr (kType == BlockType::q8_0) {
-    const hn::Rebind<std::int8_t, Tag> d8;
-    const auto* from = reinterpret_cast<const std::int8_t*>(codes) + h * kLanes;
-    low = hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, from)));
-    high = hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, from + 16)));
-  } else {
-    const hn::Rebind<std::uint8_t, Tag> d8;
-    const auto bytes = hn::PromoteTo(di, hn::LoadU(d8, reinterpret_cast<const std::uint8_t*>(codes) + h * kLanes));
-    auto first = hn::And(bytes, hn::Set(di, 15)), second = hn::ShiftRight<4>(bytes);
-    if constexpr (kType == BlockType::q4_0) {
-      first = hn::Sub(first, hn::Set(di, 8));
-      second = hn::Sub(second, hn::Set(di, 8));
-    }
-    low = hn::ConvertTo(d, first);
-    high = hn::ConvertTo(d, second);
-  }
+// The scaled queries in 16 bits, of one block in its own unit.
+struct Query {
+  const std::int16_t* codes;  // [group][key_dim]
+  const float* units;         // [group][blocks]
+  const float* sums;          // [group][blocks] of the channels
+};
+
+// Sums of the lanes of four vectors, in the low 4 lanes and, of the other lanes, in the high ones.
+HWY_INLINE V32 half_sums(V32 a, V32 b, V32 c, V32 e) {
+  const D32 d;
+  const hn::RepartitionToWide<D32> wide;
+  const V32 ab = hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b));
+  const V32 ce = hn::Add(hn::InterleaveLower(d, c, e), hn::InterleaveUpper(d, c, e));
+  const auto ab64 = hn::BitCast(wide, ab), ce64 = hn::BitCast(wide, ce);
+  return hn::Add(hn::BitCast(d, hn::InterleaveLower(wide, ab64, ce64)),
+                 hn::BitCast(d, hn::InterleaveUpper(wide, ab64, ce64)));
 }
 
-// query_sums: [kHeads][blocks], of the channels of each block.
+// Logits of 8 tokens: out[g * stride + token].
 template <BlockType kType, int kHeads>
-HWY_INLINE void token_dots(const BlockRows<kType>& rows, int t, const float* query, int dim, const float* query_sums,
-                           Vector (&sums)[kHeads]) {
-  const Tag d;
-  for (int g = 0; g < kHeads; ++g) sums[g] = hn::Zero(d);
+HWY_NOINLINE void tile_logits(const BlockRows<kType>& rows, int first, const Query& query, int dim, float* out,
+                              std::size_t stride) {
+  const DF df;
+  VF logits[kHeads];
+  for (int g = 0; g < kHeads; ++g) logits[g] = hn::Zero(df);
   for (int b = 0; b < rows.blocks(); ++b) {
-    const std::byte* codes = rows.codes(t, b);
-    const float* q = query + b * kBlockChannels;
-    Vector dots[kHeads];
-    for (int h = 0; h < kHalves; ++h) {
-      Vector low, high;
-      load_codes<kType>(codes, h, low, high);
-      for (int g = 0; g < kHeads; ++g) {
-        const auto q_low = hn::LoadU(d, q + g * dim + h * kLanes), q_high = hn::LoadU(d, q + g * dim + 16 + h * kLanes);
-        dots[g] = h == 0 ? hn::Mul(low, q_low) : hn::MulAdd(low, q_low, dots[g]);
-        dots[g] = hn::MulAdd(high, q_high, dots[g]);
+    V32 quads[2][kHeads];
+    for (int i = 0; i < 2; ++i) {
+      V32 sums[4][kHeads];
+      for (int k = 0; k < 4; ++k) {
+        const int t = first + 4 * i + k;
+        const V16 low = hn::PromoteTo(D16(), rows.codes(t, b, 0)), high = hn::PromoteTo(D16(), rows.codes(t, b, 1));
+        for (int g = 0; g < kHeads; ++g) {
+          const std::int16_t* q = query.codes + g * dim + b * kBlockChannels;
+          sums[k][g] = hn::Add(products(low, hn::LoadU(D16(), q)), products(high, hn::LoadU(D16(), q + 16)));
+        }
       }
+      for (int g = 0; g < kHeads; ++g) quads[i][g] = half_sums(sums[0][g], sums[1][g], sums[2][g], sums[3][g]);
     }
-    const Vector scale = hn::Set(d, rows.scales(b)[t]);
-    for (int g = 0; g < kHeads; ++g) sums[g] = hn::MulAdd(dots[g], scale, sums[g]);
-    if constexpr (kType == BlockType::q4_1) {
-      const Vector minimum = hn::Set(d, rows.minima(b)[t] / kLanes);  // lanes are added up
-      for (int g = 0; g < kHeads; ++g)
-        sums[g] = hn::MulAdd(hn::Set(d, query_sums[g * rows.blocks() + b]), minimum, sums[g]);
+    const VF scales = hn::LoadU(df, rows.scales(b) + first);
+    for (int g = 0; g < kHeads; ++g) {
+      const V32 dots = hn::Add(hn::ConcatLowerLower(D32(), quads[1][g], quads[0][g]),
+                               hn::ConcatUpperUpper(D32(), quads[1][g], quads[0][g]));
+      const int at = g * rows.blocks() + b;
+      logits[g] = hn::MulAdd(hn::ConvertTo(df, dots), hn::Mul(scales, hn::Set(df, query.units[at])), logits[g]);
+      if constexpr (kType == BlockType::q4_1)
+        logits[g] = hn::MulAdd(hn::LoadU(df, rows.minima(b) + first), hn::Set(df, query.sums[at]), logits[g]);
     }
   }
+  for (int g = 0; g < kHeads; ++g) hn::StoreU(logits[g], df, out + g * stride);
 }
 
-// Logits of kLanes tokens: out[g * stride + token].
-template <BlockType kType, int kHeads>
-HWY_NOINLINE void tile_logits(const BlockRows<kType>& rows, int t, const float* query, int dim, const float* query_sums,
-                              float* out, std::size_t stride) {
-  const Tag d;
-  if constexpr (kLanes == 1) {
-    Vector sums[kHeads];
-    token_dots<kType, kHeads>(rows, t, query, dim, query_sums, sums);
-    for (int g = 0; g < kHeads; ++g) out[g * stride] = hn::GetLane(sums[g]);
-  } else {
-    Vector quads[kHeads][(kLanes + 3) / 4];
-    for (int i = 0; i < kLanes / 4; ++i) {
-      Vector sums[4][kHeads];
-      for (int k = 0; k < 4; ++k) token_dots<kType, kHeads>(rows, t + 4 * i + k, query, dim, query_sums, sums[k]);
-      for (int g = 0; g < kHeads; ++g)
-        quads[g][i] = add_pairs(d, add_pairs(d, sums[0][g], sums[1][g]), add_pairs(d, sums[2][g], sums[3][g]));
-    }
-    for (int g = 0; g < kHeads; ++g) hn::StoreU(sums_in_order(d, quads[g]), d, out + g * stride);
+// codes[0..kTile) = p * scale in 16 bits, 0 from `count` on; returns the unit.
+HWY_INLINE float weigh(const float* p, const float* scale, int count, std::int16_t* codes) {
+  const DF d;
+  float padded_weights[kTile];
+  if (count < kTile) {
+    std::copy_n(p, count, padded_weights);
+    std::fill(padded_weights + count, padded_weights + kTile, 0.0f);
+    p = padded_weights;
   }
+  VF products_of[kTile / kLanes], top = hn::Set(d, 1e-30f);
+  for (int i = 0; i < kTile / kLanes; ++i) {
+    products_of[i] = hn::Mul(hn::LoadU(d, p + i * kLanes), hn::LoadU(d, scale + i * kLanes));
+    top = hn::Max(top, hn::Abs(products_of[i]));
+  }
+  const float largest = hn::GetLane(hn::MaxOfLanes(d, top));
+  const VF to_codes = hn::Set(d, kTop / largest);
+  const hn::Rebind<std::int16_t, DF> d16;
+  for (int i = 0; i < kTile / kLanes; ++i)
+    hn::StoreU(hn::DemoteTo(d16, hn::NearestInt(hn::Mul(products_of[i], to_codes))), d16, codes + i * kLanes);
+  return largest / kTop;
 }
 
 // acc[g] += sum over the tile's tokens of p[g][token] * value[token].
 template <BlockType kType, int kHeads>
 HWY_NOINLINE void add_values(const BlockRows<kType>& rows, int count, const float* p, std::size_t stride, float* acc,
                              int dim) {
-  const Tag d;
+  const DF df;
+  const D8 d8;
   for (int b = 0; b < rows.blocks(); ++b) {
-    float weights[kHeads][kTile], minima[kHeads] = {};
+    alignas(64) std::int16_t weights[kHeads][kTile];
+    float units[kHeads], minima[kHeads] = {};
     for (int g = 0; g < kHeads; ++g) {
-      int t = 0;
-      for (; t + kLanes <= count; t += kLanes)
-        hn::StoreU(hn::Mul(hn::LoadU(d, p + g * stride + t), hn::LoadU(d, rows.scales(b) + t)), d, weights[g] + t);
-      for (; t < count; ++t) weights[g][t] = p[g * stride + t] * rows.scales(b)[t];
+      units[g] = weigh(p + g * stride, rows.scales(b), count, weights[g]);
       if constexpr (kType == BlockType::q4_1)
-        for (t = 0; t < count; ++t) minima[g] += p[g * stride + t] * rows.minima(b)[t];
+        for (int t = 0; t < count; ++t) minima[g] += p[g * stride + t] * rows.minima(b)[t];
     }
-    for (int h = 0; h < kHalves; ++h) {
-      float* out = acc + b * kBlockChannels + h * kLanes;
-      Vector sums[kHeads][2];
-      for (int g = 0; g < kHeads; ++g)
-        for (int i = 0; i < 2; ++i) {
-          sums[g][i] = hn::LoadU(d, out + g * dim + 16 * i);
-          if constexpr (kType == BlockType::q4_1) sums[g][i] = hn::Add(sums[g][i], hn::Set(d, minima[g]));
-        }
-      for (int t = 0; t < count; ++t) {
-        Vector low, high;
-        load_codes<kType>(rows.codes(t, b), h, low, high);
+    for (int half = 0; half < 2; ++half) {
+      V32 sums[kHeads][2];
+      for (int g = 0; g < kHeads; ++g) sums[g][0] = sums[g][1] = hn::Zero(D32());
+      for (int t = 0; t < count; t += 2) {
+        const V8 even = rows.codes(t, b, half), odd = rows.codes(t + 1, b, half);
+        const V16 low = hn::PromoteTo(D16(), hn::InterleaveLower(d8, even, odd));
+        const V16 high = hn::PromoteTo(D16(), hn::InterleaveUpper(d8, even, odd));
         for (int g = 0; g < kHeads; ++g) {
-          const Vector weight = hn::Set(d, weights[g][t]);
-          sums[g][0] = hn::MulAdd(low, weight, sums[g][0]);
-          sums[g][1] = hn::MulAdd(high, weight, sums[g][1]);
+          std::int32_t pair;
+          std::memcpy(&pair, &weights[g][t], sizeof(pair));
+          const V16 weight = hn::BitCast(D16(), hn::Set(D32(), pair));
+          sums[g][0] = hn::Add(sums[g][0], products(low, weight));
+          sums[g][1] = hn::Add(sums[g][1], products(high, weight));
         }
       }
       for (int g = 0; g < kHeads; ++g)
-        for (int i = 0; i < 2; ++i) hn::StoreU(sums[g][i], d, out + g * dim + 16 * i);
+        for (int i = 0; i < 2; ++i) {
+          float* out = acc + g * dim + b * kBlockChannels + half * 16 + i * kLanes;
+          VF sum = hn::MulAdd(hn::ConvertTo(df, sums[g][i]), hn::Set(df, units[g]), hn::LoadU(df, out));
+          if constexpr (kType == BlockType::q4_1) sum = hn::Add(sum, hn::Set(df, minima[g]));
+          hn::StoreU(sum, df, out);
+        }
     }
+  }
+}
+
+void round_query(std::span<const float> query, std::int16_t* codes, float* units, float* sums) {
+  for (std::size_t c = 0; c < query.size(); c += kBlockChannels) {
+    float largest = 1e-30f, sum = 0.0f;
+    for (int i = 0; i < kBlockChannels; ++i) {
+      largest = std::max(largest, std::abs(query[c + i]));
+      sum += query[c + i];
+    }
+    units[c / kBlockChannels] = largest / kTop;
+    sums[c / kBlockChannels] = sum;
+    for (int i = 0; i < kBlockChannels; ++i)
+      codes[c + i] = static_cast<std::int16_t>(std::lrint(query[c + i] * (kTop / largest)));
   }
 }
 
@@ -211,32 +257,29 @@ void DecodeBlockType(const DecodeTask& task, bool rotated) {
   const HeadShape& shape = task.shape;
   const int n = task.range.end - task.range.begin;
   if (n <= 0) return;
-  const std::size_t query_floats = static_cast<std::size_t>(shape.group) * shape.key_dim;
-  const std::span<float> scratch = thread_scratch(query_floats + query_floats / kBlockChannels);
-  const std::span<float> query = scratch.first(query_floats);
-  float* query_sums = scratch.data() + query_floats;
+  const std::size_t n_query = static_cast<std::size_t>(shape.group) * shape.key_dim, n_units = n_query / kBlockChannels;
+  const std::span<float> scratch = thread_scratch(n_query + n_query / 2 + 2 * n_units);
+  const std::span<float> query = scratch.first(n_query);
+  float* units = scratch.data() + n_query;
+  float* sums = units + n_units;
+  auto* codes = reinterpret_cast<std::int16_t*>(sums + n_units);
   scale_query(task, query.data());
   if (rotated) hadamard_blocks(query, key_rotation_block(shape.key_dim));
-  if constexpr (kType == BlockType::q4_1)
-    for (std::size_t i = 0; i < query_floats; ++i) {
-      if (i % kBlockChannels == 0) query_sums[i / kBlockChannels] = 0.0f;
-      query_sums[i / kBlockChannels] += query[i];
-    }
+  round_query(query, codes, units, sums);
 
   int token = 0;
   BlockRows<kType> keys(task, true);
   while (const int count = keys.next()) {
     for_head_groups(shape.group, [&](auto heads, int g) HWY_ATTR {
       constexpr int kHeads = decltype(heads)::value;
-      const float* q = query.data() + g * shape.key_dim;
-      const float* q_sums = query_sums + g * keys.blocks();
+      const Query q{codes + std::ptrdiff_t{g} * shape.key_dim, units + g * keys.blocks(), sums + g * keys.blocks()};
       float* out = task.weights + g * task.weight_stride + token;
       int t = 0;
       for (; t + kLanes <= count; t += kLanes)
-        tile_logits<kType, kHeads>(keys, t, q, shape.key_dim, q_sums, out + t, task.weight_stride);
+        tile_logits<kType, kHeads>(keys, t, q, shape.key_dim, out + t, task.weight_stride);
       if (t == count) return;
       float tile[kHeads * kLanes];
-      tile_logits<kType, kHeads>(keys, t, q, shape.key_dim, q_sums, tile, kLanes);
+      tile_logits<kType, kHeads>(keys, t, q, shape.key_dim, tile, kLanes);
       for (int h = 0; h < kHeads; ++h) std::copy_n(tile + h * kLanes, count - t, out + h * task.weight_stride + t);
     });
     token += count;
@@ -273,6 +316,12 @@ bool DecodeBlocks(const DecodeTask& task) {
   }
   return true;
 }
+
+#else
+
+bool DecodeBlocks(const DecodeTask&) { return false; }
+
+#endif
 
 using DecodeBlocksFunction = bool (*)(const DecodeTask& task);
 DecodeBlocksFunction DecodeBlocksTable() { return &DecodeBlocks; }
