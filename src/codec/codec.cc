@@ -1,5 +1,7 @@
 #include "codec/codec.h"
 
+#include "codec/block32.h"
+#include "codec/kivi.h"
 #include "codec/kxvy.h"
 #include "codec/paper_int.h"
 
@@ -27,6 +29,17 @@ constexpr CodecRow kCodecs[] = {
                     "4-bit keys, 3-bit values, Lloyd-Max; 3.625 true bits per element at D = 64, 3.5625 at 128"),
     Kxvy<4, 4>::row("k4v4",
                     "4-bit keys, 4-bit values, Lloyd-Max; 4.125 true bits per element at D = 64, 4.0625 at 128"),
+    Block32<BlockType::q8_0, false>::row("q8_0",
+                                         "llama.cpp's 8 bits, blocks of 32 channels; 8.5 true bits per element"),
+    Block32<BlockType::q4_0, false>::row("q4_0",
+                                         "llama.cpp's 4 bits, blocks of 32 channels; 4.5 true bits per element"),
+    Block32<BlockType::q4_1, false>::row("q4_1", "llama.cpp's 4 bits with a minimum; 5 true bits per element"),
+    Block32<BlockType::q8_0, true>::row("q8_0r", "q8_0 behind a Hadamard transform; 8.5 true bits per element"),
+    Block32<BlockType::q4_0, true>::row("q4_0r", "q4_0 behind a Hadamard transform; 4.5 true bits per element"),
+    Kivi<2>::row("kivi-2",
+                 "KIVI's 2 bits: keys per channel of 32 tokens, values per 32 channels; 3 true bits per element"),
+    Kivi<4>::row("kivi-4",
+                 "KIVI's 4 bits: keys per channel of 32 tokens, values per 32 channels; 5 true bits per element"),
 };
 
 }  // namespace

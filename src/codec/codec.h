@@ -1,7 +1,8 @@
 // A codec packs one window (a few contiguous tokens of one KV head) into few bits, and states its exact size.
 //
 // One file per codec and one row in kCodecs (codec.cc); help texts, docs and the conformance tests read the table.
-// Keys are given and returned BEFORE RoPE. Rows are plain functions over views: no cache, no model.
+// Keys are given and returned BEFORE RoPE, but for rows that say keys_after_rope. Rows are plain functions over views:
+// no cache, no model.
 #pragma once
 
 #include <cstddef>
@@ -20,18 +21,24 @@ struct CodecRow {
   std::string_view name;     // as users type it: "int2"
   std::string_view summary;  // one line, with the true bits per element
   std::string_view source;   // paper and section
+  std::string_view needs;    // what supports() asks for, in words: "windows of a multiple of 4 tokens and ..."
   int key_bits = 0;
   int value_bits = 0;
+  // The paper quantizes keys as the model rotated them: encode() is given them after RoPE, at their own positions, and
+  // attention takes decoded keys as they are.
+  bool keys_after_rope = false;
 
+  // Shapes that the functions below take; any other is a bug of their caller.
+  bool (*supports)(WindowShape shape) = nullptr;
   // Exact bytes of one window's record, no padding assumed beyond what the layout has (docs/formats.md).
   std::size_t (*window_bytes)(WindowShape shape) = nullptr;
   // Bytes frozen per head at its first demotion (means, deviations); 0 if the codec has none.
   std::size_t (*head_bytes)(WindowShape shape) = nullptr;
-  // Estimates the head's frozen parameters from n_windows windows. keys: [n_windows * tokens][key_dim] before RoPE,
+  // Estimates the head's frozen parameters from n_windows windows. keys: [n_windows * tokens][key_dim],
   // values: [n_windows * tokens][value_dim], head: [head_bytes]. Null if head_bytes is always 0.
   void (*estimate_head)(WindowShape shape, std::span<const float> keys, std::span<const float> values,
                         std::span<std::byte> head) = nullptr;
-  // keys: [tokens][key_dim] before RoPE, values: [tokens][value_dim], record: [window_bytes].
+  // keys: [tokens][key_dim], values: [tokens][value_dim], record: [window_bytes].
   // Returns false, and writes nothing that may be used, if an input is not finite.
   bool (*encode)(WindowShape shape, std::span<const float> keys, std::span<const float> values,
                  std::span<const std::byte> head, std::span<std::byte> record) = nullptr;

@@ -67,4 +67,10 @@ void unrotate_values(std::span<float> row, std::span<const float> signs) {
   apply_signs(row, signs);
 }
 
+void hadamard_blocks(std::span<float> row, int block) {
+  const auto n = static_cast<std::size_t>(block);
+  QEVICT_CHECK(block > 0 && std::has_single_bit(n) && row.size() % n == 0, "a power of two that divides the row");
+  for (; !row.empty(); row = row.subspan(n)) transform_block(row.first(n));
+}
+
 }  // namespace qevict

@@ -1,6 +1,7 @@
-// The fixed orthonormal rotation of values: random signs, then a Walsh-Hadamard transform (natural, i.e. Sylvester,
-// order), block-diagonal in falling powers of two where the dimension is no power of two: 80 = 64 + 16. It is linear,
-// so attention undoes it once per query on the weighted sum, not per key.
+// Walsh-Hadamard transforms (natural, i.e. Sylvester, order), orthonormal and their own inverses; and the fixed
+// rotation of values that is made of one: random signs, then the transform, block-diagonal in falling powers of two
+// where the dimension is no power of two: 80 = 64 + 16. It is linear, so attention undoes it once per query on the
+// weighted sum, not per key.
 #pragma once
 
 #include <span>
@@ -14,5 +15,9 @@ std::span<const float> rotation_signs(int dim);
 void rotate_values(std::span<float> row, std::span<const float> signs);
 // The inverse: row = signs o (H * row) / sqrt(block).
 void unrotate_values(std::span<float> row, std::span<const float> signs);
+
+// In place: each run of `block` elements = H * run / sqrt(block). REQUIRES: block is a power of two that divides the
+// row.
+void hadamard_blocks(std::span<float> row, int block);
 
 }  // namespace qevict

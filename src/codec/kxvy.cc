@@ -185,6 +185,12 @@ std::uint8_t encode_token(std::span<const float> row, std::span<const std::uint8
 }
 
 template <int kKeyBits, int kValueBits>
+bool Kxvy<kKeyBits, kValueBits>::supports(WindowShape shape) {
+  return shape.tokens > 0 && shape.tokens % 4 == 0 && shape.key_dim > 0 && shape.key_dim % 2 == 0 &&
+         shape.value_dim > 0 && shape.value_dim % 2 == 0 && shape.value_dim <= 1024;
+}
+
+template <int kKeyBits, int kValueBits>
 std::size_t Kxvy<kKeyBits, kValueBits>::window_bytes(WindowShape shape) {
   return KxvyLayout{shape, kKeyBits, kValueBits}.bytes();
 }

@@ -52,6 +52,7 @@ std::uint8_t encode_token(std::span<const float> row, std::span<const std::uint8
 
 template <int kKeyBits, int kValueBits>
 struct Kxvy {
+  static bool supports(WindowShape shape);
   static std::size_t window_bytes(WindowShape shape);
   static std::size_t head_bytes(WindowShape shape);
   static void estimate_head(WindowShape shape, std::span<const float> keys, std::span<const float> values,
@@ -65,8 +66,10 @@ struct Kxvy {
     return {.name = name,
             .summary = summary,
             .source = "qevict, section 6.2; Lloyd 1982, Max 1960",
+            .needs = "windows of a multiple of 4 tokens and even head sizes up to 1024",
             .key_bits = kKeyBits,
             .value_bits = kValueBits,
+            .supports = &supports,
             .window_bytes = &window_bytes,
             .head_bytes = &head_bytes,
             .estimate_head = &estimate_head,

@@ -4,28 +4,10 @@
 #include <vector>
 
 #include "base/check.h"
+#include "codec/min_max.h"
 
 namespace qevict {
 namespace {
-
-// Codes are made from the numbers as stored. Unrotated keys can leave the range of f16 by a little: hence saturated.
-struct Group {
-  Half scale;
-  Half zero;
-};
-
-Group group_of(float lowest, float highest, int bits) {
-  const float steps = static_cast<float>((1 << bits) - 1);
-  return {to_half_saturated(std::max((highest - lowest) / steps, 1e-8f)), to_half_saturated(lowest)};
-}
-
-std::uint8_t code_of(float value, float scale, float zero, int bits) {
-  if (scale == 0.0f) return 0;
-  const float steps = static_cast<float>((1 << bits) - 1);
-  const float clamped = std::clamp((value - zero) / scale, 0.0f, steps);
-  constexpr float kNoFraction = 0x1.8p23f;  // adding it rounds to the nearest integer, ties to even
-  return static_cast<std::uint8_t>(clamped + kNoFraction - kNoFraction);
-}
 
 void check_window(const PaperIntLayout& layout, std::size_t n_keys, std::size_t n_values, std::size_t record_bytes) {
   const auto [tokens, key_dim, value_dim] = layout.shape;
@@ -49,11 +31,12 @@ bool encode_window(const PaperIntLayout& layout, std::span<const float> keys, st
       lowest = std::min(lowest, keys[t * key_dim + d]);
       highest = std::max(highest, keys[t * key_dim + d]);
     }
-    const Group group = group_of(lowest, highest, layout.bits);
+    const MinMaxGroup group = min_max_group(lowest, highest, layout.bits);
     store_half(record.subspan(layout.key_scales()), layout.key_slot(d), group.scale);
     store_half(record.subspan(layout.key_zeros()), layout.key_slot(d), group.zero);
     const float scale = to_float(group.scale), zero = to_float(group.zero);
-    for (int t = 0; t < tokens; ++t) codes[t * key_dim + d] = code_of(keys[t * key_dim + d], scale, zero, layout.bits);
+    for (int t = 0; t < tokens; ++t)
+      codes[t * key_dim + d] = min_max_code(keys[t * key_dim + d], scale, zero, layout.bits);
   }
   pack_keys(layout.keys(), codes, record.subspan(layout.key_codes(), layout.keys().bytes()));
 
@@ -61,11 +44,11 @@ bool encode_window(const PaperIntLayout& layout, std::span<const float> keys, st
   for (int t = 0; t < tokens; ++t) {
     const auto row = values.subspan(static_cast<std::size_t>(t) * value_dim, value_dim);
     const auto [lowest, highest] = std::ranges::minmax(row);
-    const Group group = group_of(lowest, highest, layout.bits);
+    const MinMaxGroup group = min_max_group(lowest, highest, layout.bits);
     store_half(record.subspan(layout.value_scales()), t, group.scale);
     store_half(record.subspan(layout.value_zeros()), t, group.zero);
     const float scale = to_float(group.scale), zero = to_float(group.zero);
-    for (int d = 0; d < value_dim; ++d) codes[t * value_dim + d] = code_of(row[d], scale, zero, layout.bits);
+    for (int d = 0; d < value_dim; ++d) codes[t * value_dim + d] = min_max_code(row[d], scale, zero, layout.bits);
   }
   pack_values(layout.values(), codes, record.subspan(layout.value_codes(), layout.values().bytes()));
   return true;
@@ -95,6 +78,12 @@ void decode_window(const PaperIntLayout& layout, std::span<const std::byte> reco
 }
 
 }  // namespace
+
+template <int kBits>
+bool PaperInt<kBits>::supports(WindowShape shape) {
+  return shape.tokens > 0 && shape.tokens % 4 == 0 && shape.key_dim > 0 && shape.key_dim % 2 == 0 &&
+         shape.value_dim > 0 && shape.value_dim % 2 == 0;
+}
 
 template <int kBits>
 std::size_t PaperInt<kBits>::window_bytes(WindowShape shape) {

@@ -42,6 +42,7 @@ static_assert(PaperIntLayout{{.tokens = 8, .key_dim = 64, .value_dim = 64}, 2}.b
 
 template <int kBits>
 struct PaperInt {
+  static bool supports(WindowShape shape);
   static std::size_t window_bytes(WindowShape shape);
   static std::size_t head_bytes(WindowShape shape);  // 0
   static bool encode(WindowShape shape, std::span<const float> keys, std::span<const float> values,
@@ -53,8 +54,10 @@ struct PaperInt {
     return {.name = name,
             .summary = summary,
             .source = "arXiv 2608.05326, section 4.3",
+            .needs = "windows of a multiple of 4 tokens and even head sizes",
             .key_bits = kBits,
             .value_bits = kBits,
+            .supports = &supports,
             .window_bytes = &window_bytes,
             .head_bytes = &head_bytes,
             .estimate_head = nullptr,

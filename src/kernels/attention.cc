@@ -21,11 +21,10 @@ void attend_decode(const HeadShape& shape, const HeadView& head, const TokenRang
                    float scale, std::span<float> weights, std::size_t weight_stride, const PartialView& out) {
   const KernelTable& kernels = active_kernels();
   const DecodeTask task{shape, head, range, query.data(), scale, weights.data(), weight_stride, out};
-  if (!range.codes) {
-    kernels.decode_f16(task);
-  } else if (kernels.decode_codes_fast == nullptr || !kernels.decode_codes_fast(task)) {
-    kernels.decode_codes(task);
-  }
+  if (!range.codes) return kernels.decode_f16(task);
+  for (const auto reads_codes : {kernels.decode_codes_fast, kernels.decode_blocks})
+    if (reads_codes != nullptr && reads_codes(task)) return;
+  kernels.decode_codes(task);
 }
 
 void merge_partial(const HeadShape& shape, const PartialView& into, const PartialView& other) {

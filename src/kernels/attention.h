@@ -78,7 +78,7 @@ void merge_partial(const HeadShape& shape, const PartialView& into, const Partia
 
 // Decode: one query token. query: [group][key_dim] after RoPE, NOT yet scaled by `scale` (1/sqrt(key_dim) as the model
 // says). weights: [group][weight_stride], entry g*weight_stride + (token - range.begin) becomes exp(logit - max[g]).
-// Keys behind codes are rotated at their own positions.
+// Keys behind codes are rotated at their own positions, unless the codec holds them after RoPE.
 void attend_decode(const HeadShape& shape, const HeadView& head, const TokenRange& range, std::span<const float> query,
                    float scale, std::span<float> weights, std::size_t weight_stride, const PartialView& out);
 

@@ -39,7 +39,7 @@ void append_codes(const HeadShape& shape, const HeadView& head, int begin, int e
     head.codec->decode(window, {code.record, head.codec->window_bytes(window)}, head.head_data, keys, values);
     for (int i = 0; i < window.tokens; ++i) {
       const std::span<float> key(keys.data() + std::ptrdiff_t{i} * shape.key_dim, shape.key_dim);
-      head.rope->rotate(key, code.position + i);
+      if (!head.codec->keys_after_rope) head.rope->rotate(key, code.position + i);
       const float* value = values.data() + std::ptrdiff_t{i} * shape.value_dim;
       tokens.push_back({{key.begin(), key.end()}, {value, value + shape.value_dim}});
     }

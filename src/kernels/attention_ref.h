@@ -8,7 +8,8 @@
 
 namespace qevict {
 
-// Same contract as attend_decode. Codes go through the codec's own decode and Rope::rotate at their true positions.
+// Same contract as attend_decode. Codes go through the codec's own decode, then, unless it holds keys after RoPE,
+// Rope::rotate at their true positions.
 void attend_decode_reference(const HeadShape& shape, const HeadView& head, const TokenRange& range,
                              std::span<const float> query, float scale, std::span<float> weights,
                              std::size_t weight_stride, const PartialView& out);

@@ -13,15 +13,11 @@ struct Plain {
   std::vector<double> out;     // [group][value_dim]
 };
 
-Plain plain_attention(const HeadShape& shape, const Rope& rope, const std::vector<float>& keys,
-                      const std::vector<float>& values, std::span<const CodeWindow> windows,
+// turned: keys after RoPE.
+Plain plain_attention(const HeadShape& shape, const std::vector<float>& turned, const std::vector<float>& values,
                       const std::vector<float>& query, float scale) {
   Plain plain;
-  const int n = static_cast<int>(windows.size()) * 8;
-  std::vector<float> turned = keys;
-  for (int i = 0; i < n; ++i)
-    rope.rotate(std::span(turned).subspan(std::size_t{1} * i * shape.key_dim, shape.key_dim),
-                windows[i / 8].position + i % 8);
+  const int n = static_cast<int>(turned.size()) / shape.key_dim;
   for (int g = 0; g < shape.group; ++g) {
     std::vector<double> p;
     for (int i = 0; i < n; ++i) {
@@ -68,30 +64,33 @@ TEST_P(CodesError, StaysFarBelowTheCodecsOwn) {
         head.shape = {dim, dim, 3};
         head.rope = test_rope(dim / 2, neox);
         head.codec = &codec;
-        head.window = {8, dim, dim};
-        constexpr int kWindows = 48;
+        const int tokens = codec.supports({8, dim, dim}) ? 8 : 32, n_windows = 384 / tokens;
+        head.window = {tokens, dim, dim};
         std::vector<float> mean, deviation, keys, values;
         for (int d = 0; d < dim; ++d) {
           mean.push_back(static_cast<float>(rng.normal() * (d % 16 == 3 ? bias : 1.0)));
           deviation.push_back(0.3f + std::abs(static_cast<float>(rng.normal())));
         }
-        for (int i = 0; i < 8 * kWindows; ++i) {
+        for (int i = 0; i < 384; ++i) {
           for (int d = 0; d < dim; ++d) keys.push_back(mean[d] + deviation[d] * static_cast<float>(rng.normal()));
           for (int d = 0; d < dim; ++d) values.push_back(static_cast<float>(rng.normal()));
         }
+        std::vector<float> turned = keys;
+        for (int i = 0; i < 384; ++i) head.rope.rotate(std::span(turned).subspan(std::size_t{1} * i * dim, dim), 5 + i);
+        const std::span<const float> given = codec.keys_after_rope ? turned : keys;
         head.head_data.resize(codec.head_bytes(head.window));
-        if (!head.head_data.empty()) codec.estimate_head(head.window, keys, values, head.head_data);
-        for (int w = 0; w < kWindows; ++w) {
-          const std::size_t at = std::size_t{8} * w * dim, n = std::size_t{8} * dim;
+        if (!head.head_data.empty()) codec.estimate_head(head.window, given, values, head.head_data);
+        for (int w = 0; w < n_windows; ++w) {
+          const std::size_t n = std::size_t{1} * tokens * dim, at = w * n;
           head.records.emplace_back(codec.window_bytes(head.window));
-          ASSERT_TRUE(codec.encode(head.window, std::span<const float>(keys).subspan(at, n),
-                                   std::span<const float>(values).subspan(at, n), head.head_data, head.records.back()));
-          head.windows.push_back({head.records.back().data(), 5 + 8 * w});
+          ASSERT_TRUE(codec.encode(head.window, given.subspan(at, n), std::span<const float>(values).subspan(at, n),
+                                   head.head_data, head.records.back()));
+          head.windows.push_back({head.records.back().data(), 5 + tokens * w});
         }
         const std::vector<float> query = random_query(head.shape, 1.0, rng);
         const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
-        const TokenRange range{0, 8 * kWindows, true};
-        const Plain plain = plain_attention(head.shape, head.rope, keys, values, head.windows, query, scale);
+        const TokenRange range{0, 384, true};
+        const Plain plain = plain_attention(head.shape, turned, values, query, scale);
         const TestPartial exact = reference_range(head, range, query, scale);
         for_each_target([&] {
           const TestPartial got = decode_range(head, range, query, scale);
@@ -112,7 +111,7 @@ std::vector<std::string_view> codec_names() {
   return names;
 }
 INSTANTIATE_TEST_SUITE_P(All, CodesError, ::testing::ValuesIn(codec_names()),
-                         [](const auto& parameter) { return std::string(parameter.param); });
+                         [](const auto& parameter) { return test_name(parameter.param); });
 
 }  // namespace
 }  // namespace qevict

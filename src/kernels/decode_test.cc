@@ -1,6 +1,7 @@
 // Decode kernels of every target against the double reference.
 #include <gtest/gtest.h>
 
+#include "codec/hadamard.h"
 #include "kernels/attention.h"
 #include "kernels/kernel_test_support.h"
 
@@ -152,6 +153,13 @@ void expect_codes_close(const TestPartial& got, const TestPartial& want) {
   EXPECT_LE(worst.output, kOutputError);
 }
 
+// Windows of 8 where the codec takes them; 0 where it does not take the head size at all.
+int window_tokens_for(const CodecRow& codec, int dim) {
+  for (const int tokens : {8, 32})
+    if (codec.supports({tokens, dim, dim})) return tokens;
+  return 0;
+}
+
 class DecodeCodes : public ::testing::TestWithParam<std::string_view> {};
 
 TEST_P(DecodeCodes, MatchesTheReferenceOnEveryTarget) {
@@ -160,16 +168,56 @@ TEST_P(DecodeCodes, MatchesTheReferenceOnEveryTarget) {
   for (const int dim : kDims) {
     for (const int group : kGroups) {
       for (const int windows : {1, 2, 3, 17}) {
+        const int window_tokens = window_tokens_for(codec, dim);
+        if (window_tokens == 0) continue;
         TestHead head;
         head.shape = {dim, dim, group};
         head.rope = test_rope(dim / 2, windows % 2 == 1, windows == 3 ? 1.19f : 1.0f);
-        add_codes(head, codec, windows, 8, windows % 4, rng);
+        add_codes(head, codec, windows, window_tokens, windows % 4, rng);
         const auto query = random_query(head.shape, 1.0, rng);
         const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
-        const TokenRange range{windows > 2 ? 8 : 0, 8 * windows, true};
+        const TokenRange range{windows > 2 ? window_tokens : 0, window_tokens * windows, true};
         const TestPartial want = reference_range(head, range, query, scale);
         for_each_target([&] { expect_codes_close(decode_range(head, range, query, scale), want); });
       }
+    }
+  }
+}
+
+// Windows that no tile of tokens divides, and keys and values of different sizes.
+TEST_P(DecodeCodes, OddWindowsAndUnequalDims) {
+  const CodecRow& codec = *find_codec(GetParam());
+  Rng rng(13);
+  for (const auto& [kd, vd] : {std::pair{64, 128}, {192, 64}, {96, 32}, {32, 96}}) {
+    for (const int window_tokens : {1, 3, 5, 12}) {
+      if (!codec.supports({window_tokens, kd, vd})) continue;
+      for (const int windows : {1, 7, 29, 67}) {
+        TestHead head;
+        head.shape = {kd, vd, 1 + windows % 6};
+        head.rope = test_rope(kd / 2, windows == 7);
+        add_codes(head, codec, windows, window_tokens, windows % 5, rng);
+        const auto query = random_query(head.shape, 1.0, rng);
+        const TokenRange range{windows > 1 ? window_tokens : 0, window_tokens * windows, true};
+        const TestPartial want = reference_range(head, range, query, 0.1f);
+        for_each_target([&] { expect_codes_close(decode_range(head, range, query, 0.1f), want); });
+      }
+    }
+  }
+}
+
+// 15 bits of queries and probabilities: far below what 8 bits of codes lose.
+TEST(DecodeBlocks, AddLittleToEightBits) {
+  Rng rng(14);
+  for (const char* name : {"q8_0", "q4_0", "q4_1", "q8_0r", "q4_0r"}) {
+    for (const int group : kGroups) {
+      TestHead head;
+      head.shape = {128, 64, group};
+      head.rope = test_rope(64, true);
+      add_codes(head, *find_codec(name), 31, 3, 1, rng);
+      const auto query = random_query(head.shape, 2.0, rng);
+      const TokenRange range{3, 93, true};
+      const TestPartial want = reference_range(head, range, query, 0.09f);
+      for_each_target([&] { expect_close(decode_range(head, range, query, 0.09f), want, 2e-4); });
     }
   }
 }
@@ -178,6 +226,7 @@ TEST_P(DecodeCodes, LargeWindowsPartialRopeAndFarPositions) {
   const CodecRow& codec = *find_codec(GetParam());
   Rng rng(10);
   for (const int window_tokens : {16, 32}) {
+    if (!codec.supports({window_tokens, 64, 64})) continue;
     TestHead head;
     head.shape = {64, 64, 3};
     head.rope = test_rope(16, true);  // half of the channels
@@ -198,18 +247,21 @@ TEST_P(DecodeCodes, AOneCodeErrorIsCaught) {
   TestHead head;
   head.shape = {64, 64, 1};
   head.rope = test_rope(32, true);
-  add_codes(head, codec, 1, 8, 0, rng);
+  const int tokens = window_tokens_for(codec, 64);
+  add_codes(head, codec, 1, tokens, 0, rng);
   std::vector<float> query = random_query(head.shape, 1.0, rng);
   for (float& q : query) q = std::copysign(1.0f, q);  // so that no channel is silent
-  const std::vector<float> flat(64);                  // so that no token is silent
-  const TokenRange range{0, 8, true};
+  const bool rotated = codec.name.ends_with('r');
+  if (rotated) hadamard_blocks(query, 64);  // none of those that have codes
+  const std::vector<float> flat(64);        // so that no token is silent
+  const TokenRange range{0, tokens, true};
   const TestPartial logits = reference_range(head, range, query, 0.125f);
   const TestPartial means = reference_range(head, range, flat, 0.125f);
   struct Window {
-    std::vector<float> keys = std::vector<float>(512), values = std::vector<float>(512);
+    std::vector<float> keys, values;
   };
   const auto decoded = [&] {
-    Window w;
+    Window w{std::vector<float>(64 * tokens), std::vector<float>(64 * tokens)};
     codec.decode(head.window, head.records[0], head.head_data, w.keys, w.values);
     return w;
   };
@@ -219,11 +271,12 @@ TEST_P(DecodeCodes, AOneCodeErrorIsCaught) {
     return change;
   };
   const Window before = decoded();
+  const std::byte flip{static_cast<unsigned char>(codec.key_bits == 8 ? 32 : 2)};
   int wrong_keys = 0, wrong_values = 0, caught = 0;
   for (std::byte& byte : head.records[0]) {
-    byte ^= std::byte{2};  // a bit of a code, or one of a scale, most of which move less than the thresholds here
+    byte ^= flip;  // a bit of a code, or one of a scale, most of which move less than the thresholds here
     const Window after = decoded();
-    const bool key = largest_change(before.keys, after.keys) > 0.2f;
+    const bool key = largest_change(before.keys, after.keys) > (rotated ? 0.2f / 8 : 0.2f);
     const bool value = largest_change(before.values, after.values) > 0.04f;
     wrong_keys += key;
     wrong_values += value;
@@ -233,7 +286,7 @@ TEST_P(DecodeCodes, AOneCodeErrorIsCaught) {
                       : worst_error(decode_range(head, range, flat, 0.125f), means).output > kOutputError;
       });
     }
-    byte ^= std::byte{2};
+    byte ^= flip;
   }
   EXPECT_GT(wrong_keys, 20);
   EXPECT_GT(wrong_values, 20);
@@ -247,7 +300,7 @@ std::vector<std::string_view> codec_names() {
   return names;
 }
 INSTANTIATE_TEST_SUITE_P(All, DecodeCodes, ::testing::ValuesIn(codec_names()),
-                         [](const auto& parameter) { return std::string(parameter.param); });
+                         [](const auto& parameter) { return test_name(parameter.param); });
 
 }  // namespace
 }  // namespace qevict

@@ -88,7 +88,7 @@ struct DecodeData {
 // scattered: f16 tokens in windows of 8, each in a slot of its own, in no order.
 DecodeData make_data(const KernelBenchOptions& options, const CodecRow* codec, bool scattered) {
   const HeadShape& shape = options.shape;
-  DecodeData data{.shape = shape, .n_tokens = options.n_tokens / 8 * 8, .rope = bench_rope(shape.key_dim / 2)};
+  DecodeData data{.shape = shape, .n_tokens = options.n_tokens / 32 * 32, .rope = bench_rope(shape.key_dim / 2)};
   data.codec = codec;
   data.name = codec != nullptr ? std::string(codec->name) : scattered ? "f16 windows" : "f16";
   data.scale = 1.0f / std::sqrt(static_cast<float>(shape.key_dim));
@@ -109,13 +109,13 @@ DecodeData make_data(const KernelBenchOptions& options, const CodecRow* codec, b
     for (const float k : keys) *half++ = to_half(k);
     for (const float v : values) *half++ = to_half(v);
   } else {
-    data.window = {8, shape.key_dim, shape.value_dim};
+    data.window = {codec->supports({8, shape.key_dim, shape.value_dim}) ? 8 : 32, shape.key_dim, shape.value_dim};
     data.head_data.resize(codec->head_bytes(data.window));
     if (!data.head_data.empty()) codec->estimate_head(data.window, keys, values, data.head_data);
     const std::size_t bytes = codec->window_bytes(data.window);
-    one.resize(bytes * data.n_tokens / 8);
-    const std::size_t key_floats = std::size_t{8} * shape.key_dim, value_floats = std::size_t{8} * shape.value_dim;
-    for (int w = 0; w < data.n_tokens / 8; ++w)
+    const std::size_t n = data.window.tokens, key_floats = n * shape.key_dim, value_floats = n * shape.value_dim;
+    one.resize(bytes * data.n_tokens / n);
+    for (std::size_t w = 0; w < data.n_tokens / n; ++w)
       codec->encode(data.window, std::span<const float>(keys).subspan(w * key_floats, key_floats),
                     std::span<const float>(values).subspan(w * value_floats, value_floats), data.head_data,
                     std::span<std::byte>(one).subspan(w * bytes, bytes));
@@ -137,8 +137,8 @@ DecodeData make_data(const KernelBenchOptions& options, const CodecRow* codec, b
       }
     } else {
       std::vector<CodeWindow>& windows = data.windows.emplace_back();
-      for (int w = 0; w < data.n_tokens / 8; ++w)
-        windows.push_back({at + w * codec->window_bytes(data.window), 5 + 8 * w});
+      for (int w = 0; w < data.n_tokens / data.window.tokens; ++w)
+        windows.push_back({at + w * codec->window_bytes(data.window), 5 + data.window.tokens * w});
     }
   }
   return data;
@@ -198,7 +198,8 @@ void bench_decode(const KernelBenchOptions& options, const DecodeData& data, con
                      .n_kv_heads = options.n_decode_heads,
                      .n_tokens = data.n_tokens,
                      .bytes = data.bytes};
-  const auto ranges = data.codec == nullptr ? cut_ranges(data.n_tokens, 0, 8) : cut_ranges(0, data.n_tokens, 8);
+  const auto ranges =
+      data.codec == nullptr ? cut_ranges(data.n_tokens, 0, 8) : cut_ranges(0, data.n_tokens, data.window.tokens);
   check_decode(data, ranges, row);
   const int n_ranges = static_cast<int>(ranges.size());
   Partials partials(data.shape, static_cast<std::size_t>(options.n_threads));
@@ -357,6 +358,7 @@ KernelBench bench_kernels(const KernelBenchOptions& options) {
     for (const std::string& name : options.codecs) {
       const CodecRow* codec = find_codec(name);
       QEVICT_CHECK(codec != nullptr, "the codecs to bench exist");
+      if (!codec->supports({32, shape.key_dim, shape.value_dim})) continue;
       bench_data(make_data(options, codec, false));
     }
   }

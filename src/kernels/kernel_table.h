@@ -29,7 +29,7 @@ struct PackedHead {
   std::byte* packed_values;  // layout of the target
 };
 
-// One window of codes as f32 keys [tokens][key_dim], rotated at their positions, and values [tokens][value_dim].
+// One window of codes as f32 keys [tokens][key_dim], after RoPE, and values [tokens][value_dim].
 using WindowDecoder = void (*)(const HeadView& head, const CodeWindow& code, float* keys, float* values);
 
 inline constexpr int kKeyBlock = 64;  // keys per block of a prefill kernel; buffers are padded to it
@@ -72,8 +72,10 @@ struct KernelTable {
   std::string_view name;
   void (*decode_f16)(const DecodeTask& task);
   void (*decode_codes)(const DecodeTask& task);  // any codec
-  // Reads the codes of some codecs and shapes directly; returns false, having done nothing, for others. May be null.
+  // Two that read the codes of some codecs and shapes directly; each returns false, having done nothing, for others.
+  // May be null.
   bool (*decode_codes_fast)(const DecodeTask& task);
+  bool (*decode_blocks)(const DecodeTask& task);  // codec/block32.h
   WindowDecoder decode_window;
   PrefillKernels prefill;
 };

@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/rng.h"
@@ -128,6 +130,13 @@ inline TestPartial decode_range(const TestHead& head, TokenRange range, std::spa
 inline TestPartial reference_range(const TestHead& head, TokenRange range, std::span<const float> query, float scale) {
   TestPartial result(head.shape, range.end - range.begin);
   attend_decode_reference(head.shape, head.view(), range, query, scale, result.weights, result.n, result.view());
+  return result;
+}
+
+// A row's name as GoogleTest allows them.
+inline std::string test_name(std::string_view name) {
+  std::string result(name);
+  std::replace(result.begin(), result.end(), '-', '_');
   return result;
 }
 

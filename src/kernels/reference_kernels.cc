@@ -43,8 +43,8 @@ void stripe(const StripeTask& task) {
 }  // namespace
 
 const KernelTable& reference_kernels() {
-  static const KernelTable table{"reference", &decode, &decode,
-                                 nullptr,     nullptr, {8, &packed_bytes, &scratch_floats, &pack, &stripe}};
+  static const KernelTable table{
+      "reference", &decode, &decode, nullptr, nullptr, nullptr, {8, &packed_bytes, &scratch_floats, &pack, &stripe}};
   return table;
 }
 

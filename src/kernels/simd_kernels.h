@@ -14,7 +14,8 @@ struct DecodeKernels {
 // Of the target that Highway's dispatch has chosen at this moment.
 DecodeKernels highway_decode_kernels();
 PrefillKernels highway_prefill_kernels();
-// Reads codes of some codecs and shapes directly; returns false, having done nothing, for others.
+// Read codes of some codecs and shapes directly; return false, having done nothing, for others.
 bool (*highway_codes16())(const DecodeTask& task);
+bool (*highway_blocks())(const DecodeTask& task);
 
 }  // namespace qevict

@@ -23,7 +23,8 @@ std::vector<KernelTable> highway_tables() {
     hwy::GetChosenTarget().Update(target);
     const DecodeKernels decode = highway_decode_kernels();
     const PrefillKernels prefill = highway_prefill_kernels();
-    tables.push_back({hwy::TargetName(target), decode.f16, decode.codes, highway_codes16(), decode.window, prefill});
+    tables.push_back({hwy::TargetName(target), decode.f16, decode.codes, highway_codes16(), highway_blocks(),
+                      decode.window, prefill});
   }
   hwy::SetSupportedTargetsForTest(0);
   hwy::GetChosenTarget().DeInit();

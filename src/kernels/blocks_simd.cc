@@ -1,0 +1,341 @@
+// Decode over llama.cpp's blocks of 32 channels (codec/block32.h) in 16-bit products: codes as they lie, times queries
+// of 15 bits with a unit for each block, times probabilities (with the blocks' scales) of 15 bits with a unit for each
+// 32 tokens and block. Where records are rotated, the query is transformed instead of the keys and the sums instead of
+// the values.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <span>
+
+#include "codec/block32.h"
+#include "codec/hadamard.h"
+#include "kernels/simd_kernels.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/blocks_simd.cc"
+#include "hwy/cache_control.h"
+#include "kernels/simd_targets.h"
+// After simd_targets.h:
+#include "kernels/decode_rows-inl.h"
+#include "kernels/simd_math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace qevict {
+namespace HWY_NAMESPACE {
+
+// The places of products in the sums of ReorderWidenMulAccumulate differ on other machines.
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+
+constexpr int kTile = 32;         // tokens whose scales are unpacked together
+constexpr int kMaxBlocks = 32;    // of a row
+constexpr int kTokensAhead = 64;  // pages end sooner than prefetchers of the hardware like
+constexpr int kLanes = 8;
+constexpr float kTop = 32767.0f;
+
+using D8 = hn::Full128<std::int8_t>;
+using D16 = hn::CappedTag<std::int16_t, 16>;
+using D32 = hn::CappedTag<std::int32_t, 8>;
+using DF = hn::CappedTag<float, 8>;
+using V8 = hn::Vec<D8>;
+using V16 = hn::Vec<D16>;
+using V32 = hn::Vec<D32>;
+using VF = hn::Vec<DF>;
+
+HWY_INLINE V32 products(V16 a, V16 b) {
+  V32 unused = hn::Zero(D32());
+  return hn::ReorderWidenMulAccumulate(D32(), a, b, hn::Zero(D32()), unused);
+}
+
+// The key rows or value rows of a range, a tile at a time, with their scales and minima.
+template <BlockType kType>
+class BlockRows {
+ public:
+  static constexpr int kHeader = kType == BlockType::q4_1 ? 4 : 2;
+
+  BlockRows(const DecodeTask& task, bool keys)
+      : task_(task), keys_(keys), layout_{task.head.window, kType}, token_(task.range.begin) {
+    n_blocks_ = (keys ? layout_.shape.key_dim : layout_.shape.value_dim) / kBlockChannels;
+  }
+  int blocks() const { return n_blocks_; }
+
+  // Up to kTile tokens; 0 at the end. What is missing of a tile is its last token again.
+  int next() {
+    const int window_tokens = layout_.shape.tokens;
+    int window = token_ / window_tokens, within = token_ % window_tokens, count = 0;
+    for (; count < kTile && token_ < task_.range.end; ++count, ++token_) {
+      const std::byte* record = task_.head.codes[window].record;
+      rows_[count] = record + (keys_ ? layout_.key_row(within) : layout_.value_row(within));
+      if (keys_) touch(window, within);
+      if (++within == window_tokens) {
+        within = 0;
+        ++window;
+      }
+    }
+    if (count == 0) return 0;
+    std::fill(rows_ + count, rows_ + kTile, rows_[count - 1]);
+    load_column(0, scales_);
+    if constexpr (kType == BlockType::q4_1) load_column(2, minima_);
+    return count;
+  }
+
+  // Codes of channels 16 half ... of a block.
+  V8 HWY_INLINE codes(int t, int block, int half) const {
+    const std::byte* from = rows_[t] + block * block_bytes(kType) + kHeader;
+    const D8 d;
+    if constexpr (kType == BlockType::q8_0) {
+      return hn::LoadU(d, reinterpret_cast<const std::int8_t*>(from) + 16 * half);
+    } else {
+      const hn::RebindToUnsigned<D8> du;
+      const auto bytes = hn::LoadU(du, reinterpret_cast<const std::uint8_t*>(from));
+      const auto nibbles = half == 0 ? hn::And(bytes, hn::Set(du, 15)) : hn::ShiftRight<4>(bytes);
+      return kType == BlockType::q4_0 ? hn::Sub(hn::BitCast(d, nibbles), hn::Set(d, 8)) : hn::BitCast(d, nibbles);
+    }
+  }
+  const float* scales(int block) const { return scales_ + block * kTile; }  // [kTile]
+  const float* minima(int block) const { return minima_ + block * kTile; }
+
+ private:
+  // Whole records while keys are read, in order; their values then wait in the second cache.
+  void touch(int window, int within) const {
+    const std::size_t ahead = kTokensAhead / layout_.shape.tokens + 1;
+    if (window + ahead >= task_.head.codes.size()) return;
+    const std::byte* record = task_.head.codes[window + ahead].record;
+    const std::size_t share = layout_.bytes() / layout_.shape.tokens;
+    for (std::size_t at = within * share; at < (within + 1) * share; at += 64) hwy::Prefetch(record + at);
+  }
+  // Collects first, converts later: a vector read right behind narrow writes waits for them.
+  void load_column(int at, float* out) const {
+    std::uint16_t halves[kMaxBlocks * kTile];
+    for (int b = 0; b < n_blocks_; ++b) {
+      const std::size_t from = b * block_bytes(kType) + at;
+      for (int t = 0; t < kTile; ++t) std::memcpy(&halves[b * kTile + t], rows_[t] + from, sizeof(Half));
+    }
+    const auto* first = reinterpret_cast<const Half*>(halves);
+    for (int i = 0; i < n_blocks_ * kTile; i += kLanes) hn::StoreU(load_half(DF(), first + i), DF(), out + i);
+  }
+
+  const DecodeTask& task_;
+  bool keys_;
+  Block32Layout layout_;
+  int n_blocks_;
+  int token_;
+  const std::byte* rows_[kTile];
+  float scales_[kMaxBlocks * kTile], minima_[kType == BlockType::q4_1 ? kMaxBlocks * kTile : 1];
+};
+
+// The scaled queries in 16 bits, of one block in its own unit.
+struct Query {
+  const std::int16_t* codes;  // [group][key_dim]
+  const float* units;         // [group][blocks]
+  const float* sums;          // [group][blocks] of the channels
+};
+
+// Sums of the lanes of four vectors, in the low 4 lanes and, of the other lanes, in the high ones.
+HWY_INLINE V32 half_sums(V32 a, V32 b, V32 c, V32 e) {
+  const D32 d;
+  const hn::RepartitionToWide<D32> wide;
+  const V32 ab = hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b));
+  const V32 ce = hn::Add(hn::InterleaveLower(d, c, e), hn::InterleaveUpper(d, c, e));
+  const auto ab64 = hn::BitCast(wide, ab), ce64 = hn::BitCast(wide, ce);
+  return hn::Add(hn::BitCast(d, hn::InterleaveLower(wide, ab64, ce64)),
+                 hn::BitCast(d, hn::InterleaveUpper(wide, ab64, ce64)));
+}
+
+// Logits of 8 tokens: out[g * stride + token].
+template <BlockType kType, int kHeads>
+HWY_NOINLINE void tile_logits(const BlockRows<kType>& rows, int first, const Query& query, int dim, float* out,
+                              std::size_t stride) {
+  const DF df;
+  VF logits[kHeads];
+  for (int g = 0; g < kHeads; ++g) logits[g] = hn::Zero(df);
+  for (int b = 0; b < rows.blocks(); ++b) {
+    V32 quads[2][kHeads];
+    for (int i = 0; i < 2; ++i) {
+      V32 sums[4][kHeads];
+      for (int k = 0; k < 4; ++k) {
+        const int t = first + 4 * i + k;
+        const V16 low = hn::PromoteTo(D16(), rows.codes(t, b, 0)), high = hn::PromoteTo(D16(), rows.codes(t, b, 1));
+        for (int g = 0; g < kHeads; ++g) {
+          const std::int16_t* q = query.codes + g * dim + b * kBlockChannels;
+          sums[k][g] = hn::Add(products(low, hn::LoadU(D16(), q)), products(high, hn::LoadU(D16(), q + 16)));
+        }
+      }
+      for (int g = 0; g < kHeads; ++g) quads[i][g] = half_sums(sums[0][g], sums[1][g], sums[2][g], sums[3][g]);
+    }
+    const VF scales = hn::LoadU(df, rows.scales(b) + first);
+    for (int g = 0; g < kHeads; ++g) {
+      const V32 dots = hn::Add(hn::ConcatLowerLower(D32(), quads[1][g], quads[0][g]),
+                               hn::ConcatUpperUpper(D32(), quads[1][g], quads[0][g]));
+      const int at = g * rows.blocks() + b;
+      logits[g] = hn::MulAdd(hn::ConvertTo(df, dots), hn::Mul(scales, hn::Set(df, query.units[at])), logits[g]);
+      if constexpr (kType == BlockType::q4_1)
+        logits[g] = hn::MulAdd(hn::LoadU(df, rows.minima(b) + first), hn::Set(df, query.sums[at]), logits[g]);
+    }
+  }
+  for (int g = 0; g < kHeads; ++g) hn::StoreU(logits[g], df, out + g * stride);
+}
+
+// codes[0..kTile) = p * scale in 16 bits, 0 from `count` on; returns the unit.
+HWY_INLINE float weigh(const float* p, const float* scale, int count, std::int16_t* codes) {
+  const DF d;
+  float padded_weights[kTile];
+  if (count < kTile) {
+    std::copy_n(p, count, padded_weights);
+    std::fill(padded_weights + count, padded_weights + kTile, 0.0f);
+    p = padded_weights;
+  }
+  VF products_of[kTile / kLanes], top = hn::Set(d, 1e-30f);
+  for (int i = 0; i < kTile / kLanes; ++i) {
+    products_of[i] = hn::Mul(hn::LoadU(d, p + i * kLanes), hn::LoadU(d, scale + i * kLanes));
+    top = hn::Max(top, hn::Abs(products_of[i]));
+  }
+  const float largest = hn::GetLane(hn::MaxOfLanes(d, top));
+  const VF to_codes = hn::Set(d, kTop / largest);
+  const hn::Rebind<std::int16_t, DF> d16;
+  for (int i = 0; i < kTile / kLanes; ++i)
+    hn::StoreU(hn::DemoteTo(d16, hn::NearestInt(hn::Mul(products_of[i], to_codes))), d16, codes + i * kLanes);
+  return largest / kTop;
+}
+
+// acc[g] += sum over the tile's tokens of p[g][token] * value[token].
+template <BlockType kType, int kHeads>
+HWY_NOINLINE void add_values(const BlockRows<kType>& rows, int count, const float* p, std::size_t stride, float* acc,
+                             int dim) {
+  const DF df;
+  const D8 d8;
+  for (int b = 0; b < rows.blocks(); ++b) {
+    alignas(64) std::int16_t weights[kHeads][kTile];
+    float units[kHeads], minima[kHeads] = {};
+    for (int g = 0; g < kHeads; ++g) {
+      units[g] = weigh(p + g * stride, rows.scales(b), count, weights[g]);
+      if constexpr (kType == BlockType::q4_1)
+        for (int t = 0; t < count; ++t) minima[g] += p[g * stride + t] * rows.minima(b)[t];
+    }
+    for (int half = 0; half < 2; ++half) {
+      V32 sums[kHeads][2];
+      for (int g = 0; g < kHeads; ++g) sums[g][0] = sums[g][1] = hn::Zero(D32());
+      for (int t = 0; t < count; t += 2) {
+        const V8 even = rows.codes(t, b, half), odd = rows.codes(t + 1, b, half);
+        const V16 low = hn::PromoteTo(D16(), hn::InterleaveLower(d8, even, odd));
+        const V16 high = hn::PromoteTo(D16(), hn::InterleaveUpper(d8, even, odd));
+        for (int g = 0; g < kHeads; ++g) {
+          std::int32_t pair;
+          std::memcpy(&pair, &weights[g][t], sizeof(pair));
+          const V16 weight = hn::BitCast(D16(), hn::Set(D32(), pair));
+          sums[g][0] = hn::Add(sums[g][0], products(low, weight));
+          sums[g][1] = hn::Add(sums[g][1], products(high, weight));
+        }
+      }
+      for (int g = 0; g < kHeads; ++g)
+        for (int i = 0; i < 2; ++i) {
+          float* out = acc + g * dim + b * kBlockChannels + half * 16 + i * kLanes;
+          VF sum = hn::MulAdd(hn::ConvertTo(df, sums[g][i]), hn::Set(df, units[g]), hn::LoadU(df, out));
+          if constexpr (kType == BlockType::q4_1) sum = hn::Add(sum, hn::Set(df, minima[g]));
+          hn::StoreU(sum, df, out);
+        }
+    }
+  }
+}
+
+void round_query(std::span<const float> query, std::int16_t* codes, float* units, float* sums) {
+  for (std::size_t c = 0; c < query.size(); c += kBlockChannels) {
+    float largest = 1e-30f, sum = 0.0f;
+    for (int i = 0; i < kBlockChannels; ++i) {
+      largest = std::max(largest, std::abs(query[c + i]));
+      sum += query[c + i];
+    }
+    units[c / kBlockChannels] = largest / kTop;
+    sums[c / kBlockChannels] = sum;
+    for (int i = 0; i < kBlockChannels; ++i)
+      codes[c + i] = static_cast<std::int16_t>(std::lrint(query[c + i] * (kTop / largest)));
+  }
+}
+
+template <BlockType kType>
+void DecodeBlockType(const DecodeTask& task, bool rotated) {
+  clear(task);
+  const HeadShape& shape = task.shape;
+  const int n = task.range.end - task.range.begin;
+  if (n <= 0) return;
+  const std::size_t n_query = static_cast<std::size_t>(shape.group) * shape.key_dim, n_units = n_query / kBlockChannels;
+  const std::span<float> scratch = thread_scratch(n_query + n_query / 2 + 2 * n_units);
+  const std::span<float> query = scratch.first(n_query);
+  float* units = scratch.data() + n_query;
+  float* sums = units + n_units;
+  auto* codes = reinterpret_cast<std::int16_t*>(sums + n_units);
+  scale_query(task, query.data());
+  if (rotated) hadamard_blocks(query, key_rotation_block(shape.key_dim));
+  round_query(query, codes, units, sums);
+
+  int token = 0;
+  BlockRows<kType> keys(task, true);
+  while (const int count = keys.next()) {
+    for_head_groups(shape.group, [&](auto heads, int g) HWY_ATTR {
+      constexpr int kHeads = decltype(heads)::value;
+      const Query q{codes + std::ptrdiff_t{g} * shape.key_dim, units + g * keys.blocks(), sums + g * keys.blocks()};
+      float* out = task.weights + g * task.weight_stride + token;
+      int t = 0;
+      for (; t + kLanes <= count; t += kLanes)
+        tile_logits<kType, kHeads>(keys, t, q, shape.key_dim, out + t, task.weight_stride);
+      if (t == count) return;
+      float tile[kHeads * kLanes];
+      tile_logits<kType, kHeads>(keys, t, q, shape.key_dim, tile, kLanes);
+      for (int h = 0; h < kHeads; ++h) std::copy_n(tile + h * kLanes, count - t, out + h * task.weight_stride + t);
+    });
+    token += count;
+  }
+  softmax_rows(task, n);
+  token = 0;
+  BlockRows<kType> values(task, false);
+  while (const int count = values.next()) {
+    for_head_groups(shape.group, [&](auto heads, int g) HWY_ATTR {
+      add_values<kType, decltype(heads)::value>(values, count, task.weights + g * task.weight_stride + token,
+                                                task.weight_stride, task.out.acc + std::ptrdiff_t{g} * shape.value_dim,
+                                                shape.value_dim);
+    });
+    token += count;
+  }
+  if (rotated)
+    hadamard_blocks({task.out.acc, static_cast<std::size_t>(shape.group) * shape.value_dim}, kValueRotationBlock);
+}
+
+bool DecodeBlocks(const DecodeTask& task) {
+  constexpr int kMaxDim = kMaxBlocks * kBlockChannels;
+  if (task.head.codec == nullptr || task.shape.key_dim > kMaxDim || task.shape.value_dim > kMaxDim) return false;
+  const auto decode = task.head.codec->decode;
+  const bool rotated =
+      decode == &Block32<BlockType::q8_0, true>::decode || decode == &Block32<BlockType::q4_0, true>::decode;
+  if (decode == &Block32<BlockType::q8_0, false>::decode || decode == &Block32<BlockType::q8_0, true>::decode) {
+    DecodeBlockType<BlockType::q8_0>(task, rotated);
+  } else if (decode == &Block32<BlockType::q4_0, false>::decode || decode == &Block32<BlockType::q4_0, true>::decode) {
+    DecodeBlockType<BlockType::q4_0>(task, rotated);
+  } else if (decode == &Block32<BlockType::q4_1, false>::decode) {
+    DecodeBlockType<BlockType::q4_1>(task, rotated);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+#else
+
+bool DecodeBlocks(const DecodeTask&) { return false; }
+
+#endif
+
+using DecodeBlocksFunction = bool (*)(const DecodeTask& task);
+DecodeBlocksFunction DecodeBlocksTable() { return &DecodeBlocks; }
+
+// NOLINTNEXTLINE(google-readability-namespace-comments)
+}  // namespace HWY_NAMESPACE
+}  // namespace qevict
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace qevict {
+
+HWY_EXPORT(DecodeBlocksTable);
+bool (*highway_blocks())(const DecodeTask& task) { return HWY_DYNAMIC_DISPATCH(DecodeBlocksTable)(); }
+
+}  // namespace qevict
+#endif
