@@ -1,6 +1,8 @@
 #include "codec/paper_int.h"
 
 #include <algorithm>
+#include <bit>
+#include <limits>
 #include <vector>
 
 #include "base/check.h"
@@ -19,12 +21,17 @@ Group group_of(float lowest, float highest, int bits) {
   return {to_half_saturated(std::max((highest - lowest) / steps, 1e-8f)), to_half_saturated(lowest)};
 }
 
-std::uint8_t code_of(float value, float scale, float zero, int bits) {
-  if (scale == 0.0f) return 0;
+// divisor: the scale, or infinity where that is 0: all codes are 0 then.
+std::uint8_t code_of(float value, float divisor, float zero, int bits) {
   const float steps = static_cast<float>((1 << bits) - 1);
-  const float clamped = std::clamp((value - zero) / scale, 0.0f, steps);
+  const float clamped = std::min(std::max((value - zero) / divisor, 0.0f), steps);
   constexpr float kNoFraction = 0x1.8p23f;  // adding it rounds to the nearest integer, ties to even
-  return static_cast<std::uint8_t>(clamped + kNoFraction - kNoFraction);
+  return static_cast<std::uint8_t>(std::bit_cast<std::uint32_t>(clamped + kNoFraction));
+}
+
+float divisor_of(Half scale) {
+  const float value = to_float(scale);
+  return value == 0.0f ? std::numeric_limits<float>::infinity() : value;
 }
 
 void check_window(const PaperIntLayout& layout, std::size_t n_keys, std::size_t n_values, std::size_t record_bytes) {
@@ -42,18 +49,27 @@ bool encode_window(const PaperIntLayout& layout, std::span<const float> keys, st
   if (!all_finite(keys) || !all_finite(values)) return false;
   const auto [tokens, key_dim, value_dim] = layout.shape;
 
+  // Channels innermost, so that the compiler makes vectors of them.
   std::vector<std::uint8_t> codes(keys.size());
-  for (int d = 0; d < key_dim; ++d) {
-    float lowest = keys[d], highest = keys[d];
-    for (int t = 1; t < tokens; ++t) {
-      lowest = std::min(lowest, keys[t * key_dim + d]);
-      highest = std::max(highest, keys[t * key_dim + d]);
+  std::vector<float> lows(keys.begin(), keys.begin() + key_dim), highs(lows), divisors(lows), zeros(lows);
+  for (int t = 1; t < tokens; ++t) {
+    const float* row = keys.data() + static_cast<std::size_t>(t) * key_dim;
+    for (int d = 0; d < key_dim; ++d) {
+      lows[d] = std::min(lows[d], row[d]);
+      highs[d] = std::max(highs[d], row[d]);
     }
-    const Group group = group_of(lowest, highest, layout.bits);
+  }
+  for (int d = 0; d < key_dim; ++d) {
+    const Group group = group_of(lows[d], highs[d], layout.bits);
     store_half(record.subspan(layout.key_scales()), layout.key_slot(d), group.scale);
     store_half(record.subspan(layout.key_zeros()), layout.key_slot(d), group.zero);
-    const float scale = to_float(group.scale), zero = to_float(group.zero);
-    for (int t = 0; t < tokens; ++t) codes[t * key_dim + d] = code_of(keys[t * key_dim + d], scale, zero, layout.bits);
+    divisors[d] = divisor_of(group.scale);
+    zeros[d] = to_float(group.zero);
+  }
+  for (int t = 0; t < tokens; ++t) {
+    const float* row = keys.data() + static_cast<std::size_t>(t) * key_dim;
+    std::uint8_t* out = codes.data() + static_cast<std::size_t>(t) * key_dim;
+    for (int d = 0; d < key_dim; ++d) out[d] = code_of(row[d], divisors[d], zeros[d], layout.bits);
   }
   pack_keys(layout.keys(), codes, record.subspan(layout.key_codes(), layout.keys().bytes()));
 
@@ -64,8 +80,8 @@ bool encode_window(const PaperIntLayout& layout, std::span<const float> keys, st
     const Group group = group_of(lowest, highest, layout.bits);
     store_half(record.subspan(layout.value_scales()), t, group.scale);
     store_half(record.subspan(layout.value_zeros()), t, group.zero);
-    const float scale = to_float(group.scale), zero = to_float(group.zero);
-    for (int d = 0; d < value_dim; ++d) codes[t * value_dim + d] = code_of(row[d], scale, zero, layout.bits);
+    const float divisor = divisor_of(group.scale), zero = to_float(group.zero);
+    for (int d = 0; d < value_dim; ++d) codes[t * value_dim + d] = code_of(row[d], divisor, zero, layout.bits);
   }
   pack_values(layout.values(), codes, record.subspan(layout.value_codes(), layout.values().bytes()));
   return true;
