@@ -39,20 +39,21 @@ fi
 # 2. ggml + libllama.
 mkdir -p "$deps/models"
 cpu_features=$( (grep -m1 -E '^(flags|Features)' /proc/cpuinfo || sysctl -n machdep.cpu.features || true ) 2>/dev/null | tr ' ' '\n' | sort)
-# GCC 12's _tile_loadconfig names only the first 8 bytes of its operand, so stores to the rest of ggml's tile configuration are
-# dropped as dead and its AMX kernels die of SIGILL (docs/design.md). And some virtual machines advertise AMX that traps.
-ggml_flags=
+# Where AMX works, GCC 12 needs help with its tile configuration (amx_tile_config.h). Some virtual machines advertise AMX that
+# traps.
+ggml_flags= fix=
 if grep -qw amx_int8 <<<"$cpu_features"; then
   probe=$(mktemp)
   if cc -O1 -mamx-tile -mamx-int8 setup/amx_probe.c -o "$probe" 2>/dev/null && "$probe"; then
-    ggml_flags="-fno-dse -fno-tree-dse"
+    ggml_flags="-include amx_tile_config.h"  # found through CPATH below
+    fix=$(sha256sum <setup/amx_tile_config.h)
   else
     say "this machine advertises AMX, but its tiles do not work: building ggml without them"
     ggml_flags="-mno-amx-int8 -mno-amx-tile -mno-amx-bf16"
   fi
   rm -f "$probe"
 fi
-key=$( { echo "$LLAMA_CPP_PYTHON_VERSION $(uname -m) $ggml_flags"; c++ -dumpfullversion -dumpmachine; echo "$cpu_features"; } | sha256sum | cut -c1-12)
+key=$( { echo "$LLAMA_CPP_PYTHON_VERSION $(uname -m) $ggml_flags${fix:+ $fix}"; c++ -dumpfullversion -dumpmachine; echo "$cpu_features"; } | sha256sum | cut -c1-12)
 if [[ -z ${QEVICT_SYSTEM_LLAMA:-} ]]; then
   if [[ ! -e "$deps/$key/done" ]]; then
     say "building ggml and libllama for this CPU (llama-cpp-python $LLAMA_CPP_PYTHON_VERSION, 5-6 minutes on two cores, once)"
@@ -61,7 +62,7 @@ if [[ -z ${QEVICT_SYSTEM_LLAMA:-} ]]; then
     pip=("$deps/$key/venv/bin/python" -m pip --disable-pip-version-check -q)
     "${pip[@]}" download --no-deps --no-binary llama-cpp-python -d "$deps/$key/sdist" \
       "llama-cpp-python==$LLAMA_CPP_PYTHON_VERSION" || die "cannot download llama-cpp-python $LLAMA_CPP_PYTHON_VERSION from PyPI"
-    CMAKE_BUILD_PARALLEL_LEVEL=$(nproc) CMAKE_ARGS="-DLLAVA_BUILD=OFF -DLLAMA_OPENSSL=OFF -DGGML_NATIVE=ON \"-DCMAKE_C_FLAGS=$ggml_flags\" \"-DCMAKE_CXX_FLAGS=$ggml_flags\"" \
+    CPATH="$PWD/setup${CPATH:+:$CPATH}" CMAKE_BUILD_PARALLEL_LEVEL=$(nproc) CMAKE_ARGS="-DLLAVA_BUILD=OFF -DLLAMA_OPENSSL=OFF -DGGML_NATIVE=ON \"-DCMAKE_C_FLAGS=$ggml_flags\" \"-DCMAKE_CXX_FLAGS=$ggml_flags\"" \
       "${pip[@]}" install --no-deps "$deps/$key"/sdist/*.tar.gz >"$deps/$key/build.log" 2>&1 \
       || die "building ggml and libllama failed, see $deps/$key/build.log"
     # The headers of libllama-common (chat templates; docs/design.md) are not installed by its build.

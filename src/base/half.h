@@ -12,15 +12,16 @@ struct Half {
   friend bool operator==(Half, Half) = default;
 };
 
+// Masks instead of branches, so that loops of it become vectors.
 inline float to_float(Half half) {
   const std::uint32_t sign = static_cast<std::uint32_t>(half.bits & 0x8000u) << 16;
   const std::uint32_t magnitude = half.bits & 0x7fffu;
-  if (magnitude >= 0x7c00u) return std::bit_cast<float>(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
-  if (magnitude < 0x0400u) {  // zero or subnormal: an integer number of 2^-24
-    const float value = static_cast<float>(magnitude) * 0x1p-24f;
-    return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(value));
-  }
-  return std::bit_cast<float>(sign | ((magnitude << 13) + (112u << 23)));
+  // Zero or subnormal: an integer number of 2^-24.
+  const float small = static_cast<float>(static_cast<std::int32_t>(magnitude)) * 0x1p-24f;
+  const std::uint32_t is_small = 0u - static_cast<std::uint32_t>(magnitude < 0x0400u);
+  const std::uint32_t is_special = 0u - static_cast<std::uint32_t>(magnitude >= 0x7c00u);  // infinity or NaN
+  const std::uint32_t normal = (magnitude << 13) + (112u << 23) + (is_special & 112u << 23);
+  return std::bit_cast<float>(sign | (is_small & std::bit_cast<std::uint32_t>(small)) | (~is_small & normal));
 }
 
 // Values beyond the range become infinity, as IEEE says; use to_half_saturated where that must not happen.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "base/check.h"
 
@@ -27,18 +28,22 @@ TokenView HeadCache::tail() const {
 }
 
 std::vector<Candidate> HeadCache::windows() const {
-  std::vector<Candidate> result;
-  result.reserve(static_cast<std::size_t>(full_index_.size() + code_index_.size()));
-  int f = 0;
-  int q = 0;
-  while (f < full_index_.size() || q < code_index_.size()) {
-    const bool take_full =
-        q == code_index_.size() || (f < full_index_.size() && full_index_[f].window < code_index_[q].window);
-    const WindowIndex::Entry entry = take_full ? full_index_[f++] : code_index_[q++];
-    const Buffer& scores = take_full ? full_scores_ : code_scores_;
-    result.push_back({.window = entry.window,
-                      .tier = take_full ? Tier::full : Tier::quantized,
-                      .score = rule_.scores ? scores.as<float>()[entry.slot] : 0.0f});
+  const int n_full = full_index_.size(), n_codes = code_index_.size();
+  std::vector<Candidate> result(static_cast<std::size_t>(n_full + n_codes));
+  const float* full_scores = rule_.scores ? full_scores_.as<float>() : nullptr;
+  const float* code_scores = rule_.scores ? code_scores_.as<float>() : nullptr;
+  constexpr WindowIndex::Entry kEnd{.window = std::numeric_limits<std::int64_t>::max(), .slot = 0, .ledger = false};
+  int f = 0, q = 0;
+  WindowIndex::Entry full = n_full > 0 ? full_index_[0] : kEnd;
+  WindowIndex::Entry code = n_codes > 0 ? code_index_[0] : kEnd;
+  for (Candidate& candidate : result) {
+    if (code.window < full.window) {
+      candidate = {code.window, Tier::quantized, code_scores != nullptr ? code_scores[code.slot] : 0.0f};
+      code = ++q < n_codes ? code_index_[q] : kEnd;
+    } else {
+      candidate = {full.window, Tier::full, full_scores != nullptr ? full_scores[full.slot] : 0.0f};
+      full = ++f < n_full ? full_index_[f] : kEnd;
+    }
   }
   return result;
 }

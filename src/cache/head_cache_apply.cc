@@ -1,10 +1,10 @@
 // Carrying out a routing plan: HeadCache::apply and what it needs.
 #include <algorithm>
 #include <cstring>
-#include <unordered_map>
 
 #include "base/check.h"
 #include "cache/head_cache.h"
+#include "kernels/rotation_table.h"
 
 namespace qevict {
 
@@ -22,20 +22,17 @@ int take_slot(std::vector<int>& free) {
 // Everything apply() needs that can fail or that overwriting would lose, made before the first byte moves.
 struct HeadCache::Staged {
   std::vector<std::byte> head_data;  // frozen parameters, if made at this event
-  std::unordered_map<std::int64_t, std::vector<std::byte>>
-      records;                                     // of windows that leave or enter the quantized tier
-  std::unordered_map<std::int64_t, float> scores;  // of windows that move between tiers
+  // By place of the move in the plan:
+  std::vector<std::byte> records;  // [moves][payload] of windows that leave or enter the quantized tier
+  std::vector<float> scores;       // of windows that move between tiers
 };
 
 void HeadCache::load_window(std::int64_t window, const Half* keys, const Half* values, std::span<float> k,
                             std::span<float> v) const {
-  const auto key_dim = static_cast<std::size_t>(shape_.key_dim);
   for (std::size_t i = 0; i < k.size(); ++i) k[i] = to_float(keys[i]);
   for (std::size_t i = 0; i < v.size(); ++i) v[i] = to_float(values[i]);
-  const std::int64_t first = rule_.zones.sinks + rule_.zones.window * window;
-  for (int t = 0; t < rule_.zones.window; ++t) {
-    rope_->unrotate(k.subspan(static_cast<std::size_t>(t) * key_dim, key_dim), static_cast<double>(first + t));
-  }
+  window_rotation(*rope_, rule_.zones.window)
+      .unrotate(k, shape_.key_dim, rule_.zones.sinks + rule_.zones.window * window);
 }
 
 Result<void> HeadCache::check(const RoutingPlan& plan, const TokenView& tokens, std::int64_t keep_position,
@@ -114,25 +111,26 @@ Result<HeadCache::Staged> HeadCache::stage(const RoutingPlan& plan, const TokenV
     head_data = staged.head_data;
   }
 
-  for (const TierMove& move : plan.moves) {
+  staged.records.resize(plan.moves.size() * payload_);
+  staged.scores.resize(plan.moves.size());
+  for (std::size_t i = 0; i < plan.moves.size(); ++i) {
+    const TierMove& move = plan.moves[i];
+    const std::span<std::byte> codes = std::span(staged.records).subspan(i * payload_, payload_);
     if (move.from == Tier::full || move.from == Tier::quantized) {
       const bool full = move.from == Tier::full;
       const WindowIndex& index = full ? full_index_ : code_index_;
       const WindowIndex::Entry entry = index[index.lower_bound(move.window)];
-      if (rule_.scores) staged.scores[move.window] = (full ? full_scores_ : code_scores_).as<float>()[entry.slot];
+      if (rule_.scores) staged.scores[i] = (full ? full_scores_ : code_scores_).as<float>()[entry.slot];
       if (full ? entry.ledger && move.to == Tier::quantized : move.to == Tier::full) {
-        const std::span<std::byte> codes = full ? ledger(entry.slot) : record(entry.slot);
-        staged.records[move.window] = {codes.begin(), codes.end()};
+        std::ranges::copy(full ? ledger(entry.slot) : record(entry.slot), codes.begin());
         continue;
       }
     }
     if (move.to != Tier::quantized) continue;
     load(move, keys, values);
-    std::vector<std::byte> codes(payload_);
     if (!rule_.codec->encode(rule_.window_shape(shape_), keys, values, head_data, codes)) {
       return error_of(Error::Kind::internal, "a key or value of window {} is not finite", move.window);
     }
-    staged.records[move.window] = std::move(codes);
   }
   return staged;
 }
@@ -160,14 +158,19 @@ void HeadCache::move_windows(const RoutingPlan& plan, const TokenView& tokens, c
       poison(record(free_codes.back()));
     }
   }
+  const auto codes_of = [&](const TierMove& move) {
+    const auto at = static_cast<std::size_t>(&move - plan.moves.data());
+    return std::span(staged.records).subspan(at * payload_, payload_);
+  };
   const auto into_codes = [&](const TierMove& move, float score) {
     const int slot = take_slot(free_codes);
-    const std::vector<std::byte>& codes = staged.records.at(move.window);
-    std::copy(codes.begin(), codes.end(), record(slot).begin());
+    std::ranges::copy(codes_of(move), record(slot).begin());
     if (rule_.scores) code_scores_.as<float>()[slot] = score;
     code_index_.insert({.window = move.window, .slot = slot, .ledger = false});
   };
-  const auto score_of = [&](const TierMove& move) { return rule_.scores ? staged.scores.at(move.window) : 0.0f; };
+  const auto score_of = [&](const TierMove& move) {
+    return staged.scores[static_cast<std::size_t>(&move - plan.moves.data())];
+  };
   for (const TierMove& move : plan.moves) {
     if (move.from != Tier::full || move.to != Tier::quantized) continue;
     leave_full(move);
@@ -177,16 +180,13 @@ void HeadCache::move_windows(const RoutingPlan& plan, const TokenView& tokens, c
     if (move.from != Tier::quantized || move.to != Tier::full) continue;
     // Promotion restores residency, not the original values: f16 of the codes, rotated at their own positions.
     const int slot = take_slot(free_full);
-    const std::vector<std::byte>& codes = staged.records.at(move.window);
+    const std::span<const std::byte> codes = codes_of(move);
     rule_.codec->decode(rule_.window_shape(shape_), codes, {head_data_.data(), head_data_.size()}, keys, values);
-    const std::int64_t first = rule_.zones.sinks + rule_.zones.window * move.window;
-    for (int t = 0; t < rule_.zones.window; ++t) {
-      rope_->rotate(std::span<float>(keys).subspan(static_cast<std::size_t>(t) * key_dim, key_dim),
-                    static_cast<double>(first + t));
-    }
+    window_rotation(*rope_, rule_.zones.window)
+        .rotate(keys, shape_.key_dim, rule_.zones.sinks + rule_.zones.window * move.window);
     std::transform(keys.begin(), keys.end(), full_keys(slot), to_half_saturated);
     std::transform(values.begin(), values.end(), full_values(slot), to_half_saturated);
-    std::copy(codes.begin(), codes.end(), ledger(slot).begin());
+    std::ranges::copy(codes, ledger(slot).begin());
     if (rule_.scores) full_scores_.as<float>()[slot] = score_of(move);
     full_index_.insert({.window = move.window, .slot = slot, .ledger = true});
   }

@@ -57,6 +57,7 @@ WindowIndex::Entry WindowIndex::erase(std::int64_t window) {
 }
 
 std::vector<int> WindowIndex::free_slots() const {
+  if (size_ == capacity_) return {};  // as after every routing of a long text
   std::vector<bool> used(static_cast<std::size_t>(capacity_));
   for (int i = 0; i < size_; ++i) used[static_cast<std::size_t>((*this)[i].slot)] = true;
   std::vector<int> result;

@@ -33,11 +33,12 @@ void encode_keys(const KiviLayout& layout, std::span<const float> keys, std::spa
     const MinMaxGroup params = min_max_group(lowest[c], highest[c], bits);
     store_half(group.subspan(layout.key_scales()), c, params.scale);
     store_half(group.subspan(layout.key_zeros()), c, params.zero);
-    const float scale = to_float(params.scale), zero = to_float(params.zero);
+    const float divisor = min_max_divisor(params.scale), zero = to_float(params.zero);
     for (int i = 0; i < kKiviGroup / per_byte; ++i) {
       unsigned byte = 0;
       for (int k = 0; k < per_byte; ++k)
-        byte |= static_cast<unsigned>(min_max_code(keys[(per_byte * i + k) * dim + c], scale, zero, bits)) << k * bits;
+        byte |= static_cast<unsigned>(min_max_code(keys[(per_byte * i + k) * dim + c], divisor, zero, bits))
+                << k * bits;
       group[layout.key_codes() + i * dim + c] = static_cast<std::byte>(byte);
     }
   }
@@ -67,11 +68,11 @@ void encode_values(const KiviLayout& layout, std::span<const float> values, std:
     const MinMaxGroup params = min_max_group(lowest, highest, bits);
     store_half(group.subspan(layout.value_scales()), g, params.scale);
     store_half(group.subspan(layout.value_zeros()), g, params.zero);
-    const float scale = to_float(params.scale), zero = to_float(params.zero);
+    const float divisor = min_max_divisor(params.scale), zero = to_float(params.zero);
     for (int i = 0; i < bytes; ++i) {
       unsigned byte = 0;
       for (int k = 0; k < 8 / bits; ++k)
-        byte |= static_cast<unsigned>(min_max_code(x[i + bytes * k], scale, zero, bits)) << k * bits;
+        byte |= static_cast<unsigned>(min_max_code(x[i + bytes * k], divisor, zero, bits)) << k * bits;
       group[layout.value_codes() + g * bytes + i] = static_cast<std::byte>(byte);
     }
   }

@@ -24,19 +24,27 @@ bool encode_window(const PaperIntLayout& layout, std::span<const float> keys, st
   if (!all_finite(keys) || !all_finite(values)) return false;
   const auto [tokens, key_dim, value_dim] = layout.shape;
 
+  // Channels innermost, so that the compiler makes vectors of them.
   std::vector<std::uint8_t> codes(keys.size());
-  for (int d = 0; d < key_dim; ++d) {
-    float lowest = keys[d], highest = keys[d];
-    for (int t = 1; t < tokens; ++t) {
-      lowest = std::min(lowest, keys[t * key_dim + d]);
-      highest = std::max(highest, keys[t * key_dim + d]);
+  std::vector<float> lows(keys.begin(), keys.begin() + key_dim), highs(lows), divisors(lows), zeros(lows);
+  for (int t = 1; t < tokens; ++t) {
+    const float* row = keys.data() + static_cast<std::size_t>(t) * key_dim;
+    for (int d = 0; d < key_dim; ++d) {
+      lows[d] = std::min(lows[d], row[d]);
+      highs[d] = std::max(highs[d], row[d]);
     }
-    const MinMaxGroup group = min_max_group(lowest, highest, layout.bits);
+  }
+  for (int d = 0; d < key_dim; ++d) {
+    const MinMaxGroup group = min_max_group(lows[d], highs[d], layout.bits);
     store_half(record.subspan(layout.key_scales()), layout.key_slot(d), group.scale);
     store_half(record.subspan(layout.key_zeros()), layout.key_slot(d), group.zero);
-    const float scale = to_float(group.scale), zero = to_float(group.zero);
-    for (int t = 0; t < tokens; ++t)
-      codes[t * key_dim + d] = min_max_code(keys[t * key_dim + d], scale, zero, layout.bits);
+    divisors[d] = min_max_divisor(group.scale);
+    zeros[d] = to_float(group.zero);
+  }
+  for (int t = 0; t < tokens; ++t) {
+    const float* row = keys.data() + static_cast<std::size_t>(t) * key_dim;
+    std::uint8_t* out = codes.data() + static_cast<std::size_t>(t) * key_dim;
+    for (int d = 0; d < key_dim; ++d) out[d] = min_max_code(row[d], divisors[d], zeros[d], layout.bits);
   }
   pack_keys(layout.keys(), codes, record.subspan(layout.key_codes(), layout.keys().bytes()));
 
@@ -47,8 +55,8 @@ bool encode_window(const PaperIntLayout& layout, std::span<const float> keys, st
     const MinMaxGroup group = min_max_group(lowest, highest, layout.bits);
     store_half(record.subspan(layout.value_scales()), t, group.scale);
     store_half(record.subspan(layout.value_zeros()), t, group.zero);
-    const float scale = to_float(group.scale), zero = to_float(group.zero);
-    for (int d = 0; d < value_dim; ++d) codes[t * value_dim + d] = min_max_code(row[d], scale, zero, layout.bits);
+    const float divisor = min_max_divisor(group.scale), zero = to_float(group.zero);
+    for (int d = 0; d < value_dim; ++d) codes[t * value_dim + d] = min_max_code(row[d], divisor, zero, layout.bits);
   }
   pack_values(layout.values(), codes, record.subspan(layout.value_codes(), layout.values().bytes()));
   return true;

@@ -135,6 +135,50 @@ bool unpack_value_rows(const CodeShape& shape, int n, const std::byte* part, std
   return true;
 }
 
+// The inverse of for_rows: take(code index, lanes) gives the codes of all streams. The rows must still be zero.
+template <class Lane, class Take>
+void put_rows(std::byte* part, int streams, int n_codes, int bits, const Take& take) {
+  constexpr int kLaneBits = 8 * sizeof(Lane), kMaxStreams = 64;
+  const auto add = [&](int r, const Lane* codes, auto&& shifted) {
+    Lane lanes[kMaxStreams];
+    std::byte* row = part + static_cast<std::size_t>(r) * streams * sizeof(Lane);
+    std::memcpy(lanes, row, streams * sizeof(Lane));
+    for (int s = 0; s < streams; ++s) lanes[s] = static_cast<Lane>(lanes[s] | shifted(codes[s]));
+    std::memcpy(row, lanes, streams * sizeof(Lane));
+  };
+  Lane codes[kMaxStreams];
+  for (int i = 0; i < n_codes; ++i) {
+    const int bit = i * bits, shift = bit % kLaneBits;
+    take(i, codes);
+    add(bit / kLaneBits, codes, [&](Lane code) { return code << shift; });
+    if (shift + bits > kLaneBits)
+      add(bit / kLaneBits + 1, codes, [&](Lane code) { return code >> (kLaneBits - shift); });
+  }
+}
+
+bool pack_key_rows(const CodeShape& shape, int n, const std::uint8_t* codes, std::byte* part) {
+  if (shape.lane_bits != 16 || shape.dim % 8 != 0 || shape.dim / 4 * shape.bits % 16 != 0) return false;
+  put_rows<std::uint16_t>(part, 4 * n, shape.dim / 4, shape.bits, [&](int i, std::uint16_t* lanes) {
+    const std::uint8_t* from = codes + i / 2 * 8 + i % 2;
+    for (int t = 0; t < n; ++t, from += shape.dim, lanes += 4)
+      for (int k = 0; k < 4; ++k) lanes[k] = from[2 * k];
+  });
+  return true;
+}
+
+template <class Lane>
+bool pack_value_rows(const CodeShape& shape, int n, const std::uint8_t* codes, std::byte* part) {
+  constexpr int kLaneBits = 8 * sizeof(Lane);
+  const int apart = shape.lane_bits == 8 ? 4 : 2, n_codes = shape.dim / 16 * (n / apart);
+  if (shape.lane_bits != kLaneBits || shape.dim % 16 != 0 || n_codes * shape.bits % kLaneBits != 0) return false;
+  put_rows<Lane>(part, 16 * apart, n_codes, shape.bits, [&](int i, Lane* lanes) {
+    const std::uint8_t* from = codes + i % (n / apart) * apart * shape.dim + i / (n / apart) * 16;
+    for (int c = 0; c < 16; ++c, lanes += apart)
+      for (int t = 0; t < apart; ++t) lanes[t] = from[t * shape.dim + c];
+  });
+  return true;
+}
+
 // Calls block(first token, tokens) for each block of the window.
 template <class Block>
 void for_blocks(const CodeShape& shape, std::size_t n_codes, std::size_t part_bytes, const Block& block) {
@@ -149,7 +193,9 @@ void for_blocks(const CodeShape& shape, std::size_t n_codes, std::size_t part_by
 void pack_keys(const CodeShape& shape, std::span<const std::uint8_t> codes, std::span<std::byte> part) {
   std::ranges::fill(part, std::byte{0});
   for_blocks(shape, codes.size(), part.size(), [&](int t, int n) {
-    for_key_codes(shape, n, Pack{&part[shape.block_bytes(t)], &codes[t * shape.dim]});
+    const std::uint8_t* from = &codes[t * shape.dim];
+    std::byte* to = &part[shape.block_bytes(t)];
+    if (!pack_key_rows(shape, n, from, to)) for_key_codes(shape, n, Pack{to, from});
   });
 }
 
@@ -164,7 +210,10 @@ void unpack_keys(const CodeShape& shape, std::span<const std::byte> part, std::s
 void pack_values(const CodeShape& shape, std::span<const std::uint8_t> codes, std::span<std::byte> part) {
   std::ranges::fill(part, std::byte{0});
   for_blocks(shape, codes.size(), part.size(), [&](int t, int n) {
-    for_value_codes(shape, n, Pack{&part[shape.block_bytes(t)], &codes[t * shape.dim]});
+    const std::uint8_t* from = &codes[t * shape.dim];
+    std::byte* to = &part[shape.block_bytes(t)];
+    if (!pack_value_rows<std::uint8_t>(shape, n, from, to) && !pack_value_rows<std::uint16_t>(shape, n, from, to))
+      for_value_codes(shape, n, Pack{to, from});
   });
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 
+#include "base/check.h"
 #include "codec/paper_int.h"
 
 namespace qevict {
@@ -88,6 +89,47 @@ RotationTable::RotationTable(const Rope& rope)
 
 const RotationTable& rotation_table(const Rope& rope) {
   return kept_table<RotationTable>(rope, 0, [](const Rope& r, int) { return new RotationTable(r); });
+}
+
+WindowRotation::WindowRotation(const Rope& rope, int tokens) : rope_(rope), tokens_(tokens) {
+  for (int t = 0; t < tokens; ++t) {
+    for (const float frequency : rope.frequency) {
+      cosines_.push_back(std::cos(t * static_cast<double>(frequency)));
+      sines_.push_back(std::sin(t * static_cast<double>(frequency)));
+    }
+  }
+}
+
+void WindowRotation::turn(std::span<float> keys, int key_dim, std::int64_t first, double sign, double scale) const {
+  QEVICT_CHECK(key_dim >= 2 * rope_.pairs() && keys.size() == static_cast<std::size_t>(tokens_) * key_dim,
+               "the keys of one window, with the rotated channels inside");
+  for (int pair = 0; pair < rope_.pairs(); ++pair) {
+    const double angle = static_cast<double>(first) * static_cast<double>(rope_.frequency[pair]);
+    const double base_cosine = std::cos(angle) * scale;
+    const double base_sine = std::sin(angle) * scale;
+    float* a = keys.data() + rope_.first(pair);
+    float* b = keys.data() + rope_.second(pair);
+    for (int t = 0; t < tokens_; ++t, a += key_dim, b += key_dim) {
+      const double offset_cosine = cosines_[t * rope_.pairs() + pair], offset_sine = sines_[t * rope_.pairs() + pair];
+      const double cosine = base_cosine * offset_cosine - base_sine * offset_sine;
+      const double sine = sign * (base_sine * offset_cosine + base_cosine * offset_sine);
+      const double old_a = *a, old_b = *b;
+      *a = static_cast<float>(old_a * cosine - old_b * sine);
+      *b = static_cast<float>(old_a * sine + old_b * cosine);
+    }
+  }
+}
+
+void WindowRotation::rotate(std::span<float> keys, int key_dim, std::int64_t first) const {
+  turn(keys, key_dim, first, 1.0, rope_.magnitude);
+}
+
+void WindowRotation::unrotate(std::span<float> keys, int key_dim, std::int64_t first) const {
+  turn(keys, key_dim, first, -1.0, 1.0 / static_cast<double>(rope_.magnitude));
+}
+
+const WindowRotation& window_rotation(const Rope& rope, int tokens) {
+  return kept_table<WindowRotation>(rope, tokens, [](const Rope& r, int n) { return new WindowRotation(r, n); });
 }
 
 bool CodeRotation::fits(const Rope& rope, int key_dim) {

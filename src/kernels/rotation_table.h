@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "base/rope.h"
@@ -53,6 +54,25 @@ class RotationTable {
 // The table of a rope; the reference stays valid for the life of the process. Cheap when a thread asks for the same
 // rope again.
 const RotationTable& rotation_table(const Rope& rope);
+
+// Turns the keys of whole windows, in double precision as Rope does: the angles of the offsets in a window are kept, so
+// that only its first position costs cosines and sines. Positions below 2^29: then every angle is exact.
+class WindowRotation {
+ public:
+  WindowRotation(const Rope& rope, int tokens);
+
+  // In place, keys[tokens][key_dim], the first at position `first`.
+  void rotate(std::span<float> keys, int key_dim, std::int64_t first) const;
+  void unrotate(std::span<float> keys, int key_dim, std::int64_t first) const;
+
+ private:
+  void turn(std::span<float> keys, int key_dim, std::int64_t first, double sign, double scale) const;
+  Rope rope_;
+  int tokens_;
+  std::vector<double> cosines_, sines_;  // [tokens][pairs]
+};
+
+const WindowRotation& window_rotation(const Rope& rope, int tokens);
 
 // The same for keys behind codes of windows of 8 tokens, in integers and in the order of records (codec/record.h).
 //
