@@ -206,6 +206,10 @@ void add_cache_options(CLI::App& command, Options& options) {
            [&](const std::string& text) { cache.codec = text; });
   add_name(command, "--kv-allocator", "who shares bytes with whom", allocator_names(),
            [&](const std::string& text) { cache.allocator = text; });
+  command
+      .add_flag_callback(
+          "--kv-value-weight", [&] { cache.value_weight = true; }, "scores times the L2 norms of the values")
+      ->envname(variable_name("--kv-value-weight"));
   add_number(
       command, "--kv-floor", "from 0 to 1", [](double x) { return x >= 0 && x <= 1; },
       "share of an equal part that every head keeps", [&](double value) { cache.floor = value; });
@@ -271,6 +275,7 @@ Result<void> check_cache_options(const Options& options, const Method& method) {
                                                            {cache.decay.has_value(), "--kv-decay"},
                                                            {cache.codec.has_value(), "--kv-codec"},
                                                            {cache.allocator.has_value(), "--kv-allocator"},
+                                                           {cache.value_weight.has_value(), "--kv-value-weight"},
                                                            {cache.floor.has_value(), "--kv-floor"},
                                                            {cache.quantization_loss.has_value(), "--kv-quant-loss"},
                                                            {cache.promotion.has_value(), "--no-promotion"}};

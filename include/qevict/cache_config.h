@@ -59,8 +59,9 @@ struct CacheConfig {
   std::optional<std::string> codec;        // of the quantized tier; name of a codec
   std::optional<std::string> allocator;    // who shares bytes with whom; name of an allocator
   std::optional<double> floor;             // share of an equal part that every head keeps; in [0, 1]
+  std::optional<bool> value_weight;        // scores times the L2 norms of the values
   std::optional<double>
-      quantization_loss;          // share of a window's worth that codes lose, for Spending::by_gain; in [0, 1]
+      quantization_loss;          // share of a window's worth that codes lose, if tiers are split by gain; [0, 1]
   std::optional<bool> promotion;  // false: quantized windows never return to full precision
 };
 

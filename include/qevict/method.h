@@ -23,6 +23,7 @@ struct Method {
   int quantized_per_mille = 0;  // share of the routed bytes for the quantized tier
   std::string_view codec;       // of the quantized tier, "" if there is none
   std::string_view ranking;     // "cumulative", ...
+  bool value_weight = false;    // scores are multiplied by the L2 norms of the values
   std::string_view allocator = "equal";
   double floor = 0.2;  // of a shared allocator: the share of an equal part that every head keeps
   Spending spending = Spending::fixed_share;

@@ -1,12 +1,19 @@
 #include "cache/head_cache.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 
 #include "base/check.h"
 
 namespace qevict {
+
+float sum_of_accumulators(std::span<const float> accumulators, int power) {
+  float sum = 0;
+  for (const float a : accumulators) sum += power > 1 ? std::pow(a, 1.0f / static_cast<float>(power)) : a;
+  return sum;
+}
 
 HeadCache::HeadCache(const CacheShape& shape, const LayoutRule& rule, const Rope& rope, ByteMeter& meter)
     : shape_(shape),
@@ -27,21 +34,27 @@ TokenView HeadCache::tail() const {
           .n = tail_size_};
 }
 
+Candidate HeadCache::candidate_of(const WindowIndex::Entry& entry, Tier tier, const Buffer& scores) const {
+  const float* floats = scores.as<float>() + static_cast<std::size_t>(entry.slot) * score_floats();
+  return {.window = entry.window,
+          .tier = tier,
+          .score = sum_of_accumulators({floats, rule_.accumulators()}, rule_.score_power),
+          .weight = rule_.weights ? floats[rule_.accumulators()] : 1.0f};
+}
+
 std::vector<Candidate> HeadCache::windows() const {
   const int n_full = full_index_.size(), n_codes = code_index_.size();
   std::vector<Candidate> result(static_cast<std::size_t>(n_full + n_codes));
-  const float* full_scores = rule_.scores ? full_scores_.as<float>() : nullptr;
-  const float* code_scores = rule_.scores ? code_scores_.as<float>() : nullptr;
   constexpr WindowIndex::Entry kEnd{.window = std::numeric_limits<std::int64_t>::max(), .slot = 0, .ledger = false};
   int f = 0, q = 0;
   WindowIndex::Entry full = n_full > 0 ? full_index_[0] : kEnd;
   WindowIndex::Entry code = n_codes > 0 ? code_index_[0] : kEnd;
   for (Candidate& candidate : result) {
     if (code.window < full.window) {
-      candidate = {code.window, Tier::quantized, code_scores != nullptr ? code_scores[code.slot] : 0.0f};
+      candidate = candidate_of(code, Tier::quantized, code_scores_);
       code = ++q < n_codes ? code_index_[q] : kEnd;
     } else {
-      candidate = {full.window, Tier::full, full_scores != nullptr ? full_scores[full.slot] : 0.0f};
+      candidate = candidate_of(full, Tier::full, full_scores_);
       full = ++f < n_full ? full_index_[f] : kEnd;
     }
   }
@@ -104,8 +117,14 @@ HeadView HeadCache::view() const {
 // --- Scores --------------------------------------------------------------------------------------------------------
 
 std::span<float> HeadCache::tail_scores() { return {tail_scores_.as<float>(), static_cast<std::size_t>(tail_size_)}; }
-float& HeadCache::full_score(int i) { return full_scores_.as<float>()[full_index_[i].slot]; }
-float& HeadCache::code_score(int i) { return code_scores_.as<float>()[code_index_[i].slot]; }
+std::span<float> HeadCache::full_scores(int i) {
+  return {full_scores_.as<float>() + static_cast<std::size_t>(full_index_[i].slot) * score_floats(),
+          rule_.accumulators()};
+}
+std::span<float> HeadCache::code_scores(int i) {
+  return {code_scores_.as<float>() + static_cast<std::size_t>(code_index_[i].slot) * score_floats(),
+          rule_.accumulators()};
+}
 
 // --- Growth --------------------------------------------------------------------------------------------------------
 

@@ -27,6 +27,9 @@ struct TokenView {
   int n = 0;
 };
 
+// Score of accumulators: their sum, or the sum of their power-th roots.
+float sum_of_accumulators(std::span<const float> accumulators, int power);
+
 class HeadCache {
  public:
   HeadCache(const CacheShape& shape, const LayoutRule& rule, const Rope& rope, ByteMeter& meter);
@@ -40,7 +43,7 @@ class HeadCache {
   std::int64_t windows_routed() const { return routed_ ? next_window_ : 0; }  // ids below were routed, evicted included
   // Unrouted f16 tokens, oldest first: all tokens while uncompressed.
   TokenView tail() const;
-  // Windows in a tier, ascending, with their scores.
+  // Windows in a tier, ascending, with the sums of their accumulators (of the roots, if score_power says so).
   std::vector<Candidate> windows() const;
 
   // --- Attention ---
@@ -58,8 +61,10 @@ class HeadCache {
   // --- Scores ---
   // Accumulators, to be added to in place. REQUIRES: rule.scores.
   std::span<float> tail_scores();
-  float& full_score(int i);  // i-th full-precision window, ascending
-  float& code_score(int i);
+  std::span<float> full_scores(int i);  // [accumulators] of the i-th full-precision window, ascending
+  std::span<float> code_scores(int i);
+  float& full_score(int i) { return full_scores(i).front(); }
+  float& code_score(int i) { return code_scores(i).front(); }
 
   // --- Growth ---
   // Starts or stops keeping score accumulators; those started are 0. REQUIRES: !routed().
@@ -76,16 +81,20 @@ class HeadCache {
   // Carries out a plan made for windows() and the challengers in `tokens` (= tail(), or a prefill buffer that begins
   // with it), then keeps the rest of `tokens`, from keep_position on, as the new tail. The whole plan is checked, and
   // all codes are made, before the first byte moves: after an error the head is as it was. new_layout: capacities from
-  // now on. Errors: a non-finite key or value, naming the window.
+  // now on. weights: of the challengers, in order, if the rule keeps weights. Errors: a non-finite key or value, naming
+  // the window.
   Result<void> apply(const RoutingPlan& plan, const TokenView& tokens, std::int64_t keep_position,
-                     const HeadLayout& new_layout);
+                     const HeadLayout& new_layout, std::span<const float> weights = {});
 
  private:
   struct Staged;
   Result<void> check(const RoutingPlan& plan, const TokenView& tokens, std::int64_t keep_position,
                      const HeadLayout& new_layout) const;
   Result<Staged> stage(const RoutingPlan& plan, const TokenView& tokens);
-  void move_windows(const RoutingPlan& plan, const TokenView& tokens, const Staged& staged);
+  Candidate candidate_of(const WindowIndex::Entry& entry, Tier tier, const Buffer& scores) const;
+  std::vector<std::byte> estimate_head(const RoutingPlan& plan, const TokenView& tokens) const;
+  void move_windows(const RoutingPlan& plan, const TokenView& tokens, const Staged& staged,
+                    std::span<const float> weights);
   void resize_tiers(int full_slots, int code_slots, std::size_t index_bytes);
   void keep_tail(const TokenView& tokens, std::int64_t keep_position, int capacity);
   void load_window(std::int64_t window, const Half* keys, const Half* values, std::span<float> k,
@@ -94,6 +103,7 @@ class HeadCache {
 
   std::size_t key_count() const { return static_cast<std::size_t>(rule_.zones.window * shape_.key_dim); }
   std::size_t value_count() const { return static_cast<std::size_t>(rule_.zones.window * shape_.value_dim); }
+  std::size_t score_floats() const { return rule_.window_floats(); }
   Half* full_keys(int slot) { return full_keys_.as<Half>() + static_cast<std::size_t>(slot) * key_count(); }
   Half* full_values(int slot) { return full_values_.as<Half>() + static_cast<std::size_t>(slot) * value_count(); }
   std::span<std::byte> record(int slot) {
@@ -118,12 +128,12 @@ class HeadCache {
 
   WindowIndex full_index_;
   Buffer full_keys_, full_values_;  // [full_slots][window][dim], keys after RoPE
-  Buffer full_scores_;              // f32[full_slots]
+  Buffer full_scores_;              // f32[full_slots][window_floats]
   Buffer ledger_;                   // [full_slots][payload]: codes of promoted windows (Ledger::kept)
 
   WindowIndex code_index_;
   Buffer records_;      // [quantized_slots][payload]
-  Buffer code_scores_;  // f32[quantized_slots]
+  Buffer code_scores_;  // f32[quantized_slots][window_floats]
   Buffer head_data_;    // the codec's frozen parameters
 
   Buffer tail_keys_, tail_values_;  // [tail_capacity][dim], keys after RoPE

@@ -24,13 +24,50 @@ struct HeadCache::Staged {
   std::vector<std::byte> head_data;  // frozen parameters, if made at this event
   // By place of the move in the plan:
   std::vector<std::byte> records;  // [moves][payload] of windows that leave or enter the quantized tier
-  std::vector<float> scores;       // of windows that move between tiers
+  std::vector<float> scores;       // [moves][window_floats] of windows that move between tiers
 };
+
+// Frozen parameters of the codec, from every window that is a candidate at the event of the first demotion, evicted
+// ones included (qevict-examples.md A15), and where those are few from the tokens of the tail too: they must do for the
+// whole sequence (docs/design.md).
+std::vector<std::byte> HeadCache::estimate_head(const RoutingPlan& plan, const TokenView& tokens) const {
+  constexpr std::size_t kEnoughTokens = 128;
+  const auto key_dim = static_cast<std::size_t>(shape_.key_dim);
+  const auto value_dim = static_cast<std::size_t>(shape_.value_dim);
+  std::vector<float> keys, values;
+  const auto add = [&](std::int64_t position, const Half* k, const Half* v) {
+    for (std::size_t i = 0; i < key_dim; ++i) keys.push_back(to_float(k[i]));
+    for (std::size_t i = 0; i < value_dim; ++i) values.push_back(to_float(v[i]));
+    if (!rule_.codec->keys_after_rope) rope_->unrotate(std::span(keys).last(key_dim), static_cast<double>(position));
+  };
+  const auto window = static_cast<std::size_t>(rule_.zones.window);
+  for (int i = 0; i < full_index_.size(); ++i) {
+    const WindowIndex::Entry entry = full_index_[i];
+    const std::int64_t first = rule_.zones.sinks + rule_.zones.window * entry.window;
+    const auto token = static_cast<std::size_t>(entry.slot) * window;
+    for (std::size_t t = 0; t < window; ++t) {
+      add(first + static_cast<std::int64_t>(t), full_keys_.as<Half>() + (token + t) * key_dim,
+          full_values_.as<Half>() + (token + t) * value_dim);
+    }
+  }
+  std::int64_t challengers_end = rule_.zones.sinks + rule_.zones.window * next_window_;
+  for (const TierMove& move : plan.moves) challengers_end += move.from == Tier::none ? rule_.zones.window : 0;
+  const std::int64_t first = std::max<std::int64_t>(tokens.first_position, rule_.zones.sinks);
+  for (std::int64_t position = first; position < tokens.first_position + tokens.n; ++position) {
+    if (position >= challengers_end && keys.size() >= kEnoughTokens * key_dim) break;
+    const auto at = static_cast<std::size_t>(position - tokens.first_position);
+    add(position, tokens.keys.data() + at * key_dim, tokens.values.data() + at * value_dim);
+  }
+  std::vector<std::byte> head_data(rule_.head_param_bytes(shape_));
+  rule_.codec->estimate_head(rule_.window_shape(shape_), keys, values, head_data);
+  return head_data;
+}
 
 void HeadCache::load_window(std::int64_t window, const Half* keys, const Half* values, std::span<float> k,
                             std::span<float> v) const {
   for (std::size_t i = 0; i < k.size(); ++i) k[i] = to_float(keys[i]);
   for (std::size_t i = 0; i < v.size(); ++i) v[i] = to_float(values[i]);
+  if (rule_.codec->keys_after_rope) return;
   window_rotation(*rope_, rule_.zones.window)
       .unrotate(k, shape_.key_dim, rule_.zones.sinks + rule_.zones.window * window);
 }
@@ -95,24 +132,13 @@ Result<HeadCache::Staged> HeadCache::stage(const RoutingPlan& plan, const TokenV
   const bool first_demotion =
       std::any_of(plan.moves.begin(), plan.moves.end(), [](const TierMove& m) { return m.to == Tier::quantized; });
   if (head_bytes > 0 && !head_frozen_ && first_demotion) {
-    // Estimated over every window that is a candidate at this event, evicted ones included (qevict-examples.md A15).
-    std::vector<float> all_keys, all_values;
-    const auto add = [&](const TierMove& move) {
-      load(move, keys, values);
-      all_keys.insert(all_keys.end(), keys.begin(), keys.end());
-      all_values.insert(all_values.end(), values.begin(), values.end());
-    };
-    for (int i = 0; i < full_index_.size(); ++i) add({full_index_[i].window, Tier::full, Tier::quantized});
-    for (const TierMove& move : plan.moves) {
-      if (move.from == Tier::none) add(move);
-    }
-    staged.head_data.resize(head_bytes);
-    rule_.codec->estimate_head(rule_.window_shape(shape_), all_keys, all_values, staged.head_data);
+    staged.head_data = estimate_head(plan, tokens);
     head_data = staged.head_data;
   }
 
   staged.records.resize(plan.moves.size() * payload_);
-  staged.scores.resize(plan.moves.size());
+  const std::size_t floats = score_floats();
+  staged.scores.resize(plan.moves.size() * floats);
   for (std::size_t i = 0; i < plan.moves.size(); ++i) {
     const TierMove& move = plan.moves[i];
     const std::span<std::byte> codes = std::span(staged.records).subspan(i * payload_, payload_);
@@ -120,7 +146,8 @@ Result<HeadCache::Staged> HeadCache::stage(const RoutingPlan& plan, const TokenV
       const bool full = move.from == Tier::full;
       const WindowIndex& index = full ? full_index_ : code_index_;
       const WindowIndex::Entry entry = index[index.lower_bound(move.window)];
-      if (rule_.scores) staged.scores[i] = (full ? full_scores_ : code_scores_).as<float>()[entry.slot];
+      std::copy_n((full ? full_scores_ : code_scores_).as<float>() + static_cast<std::size_t>(entry.slot) * floats,
+                  floats, staged.scores.begin() + static_cast<std::ptrdiff_t>(i * floats));
       if (full ? entry.ledger && move.to == Tier::quantized : move.to == Tier::full) {
         std::ranges::copy(full ? ledger(entry.slot) : record(entry.slot), codes.begin());
         continue;
@@ -135,7 +162,9 @@ Result<HeadCache::Staged> HeadCache::stage(const RoutingPlan& plan, const TokenV
   return staged;
 }
 
-void HeadCache::move_windows(const RoutingPlan& plan, const TokenView& tokens, const Staged& staged) {
+void HeadCache::move_windows(const RoutingPlan& plan, const TokenView& tokens, const Staged& staged,
+                             std::span<const float> weights) {
+  const std::size_t floats = score_floats();
   std::vector<float> keys(key_count());
   std::vector<float> values(value_count());
   const auto key_dim = static_cast<std::size_t>(shape_.key_dim);
@@ -162,19 +191,19 @@ void HeadCache::move_windows(const RoutingPlan& plan, const TokenView& tokens, c
     const auto at = static_cast<std::size_t>(&move - plan.moves.data());
     return std::span(staged.records).subspan(at * payload_, payload_);
   };
-  const auto into_codes = [&](const TierMove& move, float score) {
+  const auto into_codes = [&](const TierMove& move, std::span<const float> scores) {
     const int slot = take_slot(free_codes);
     std::ranges::copy(codes_of(move), record(slot).begin());
-    if (rule_.scores) code_scores_.as<float>()[slot] = score;
+    std::ranges::copy(scores, code_scores_.as<float>() + static_cast<std::size_t>(slot) * floats);
     code_index_.insert({.window = move.window, .slot = slot, .ledger = false});
   };
-  const auto score_of = [&](const TierMove& move) {
-    return staged.scores[static_cast<std::size_t>(&move - plan.moves.data())];
+  const auto scores_of = [&](const TierMove& move) {
+    return std::span(staged.scores).subspan(static_cast<std::size_t>(&move - plan.moves.data()) * floats, floats);
   };
   for (const TierMove& move : plan.moves) {
     if (move.from != Tier::full || move.to != Tier::quantized) continue;
     leave_full(move);
-    into_codes(move, score_of(move));
+    into_codes(move, scores_of(move));
   }
   for (const TierMove& move : plan.moves) {
     if (move.from != Tier::quantized || move.to != Tier::full) continue;
@@ -182,30 +211,41 @@ void HeadCache::move_windows(const RoutingPlan& plan, const TokenView& tokens, c
     const int slot = take_slot(free_full);
     const std::span<const std::byte> codes = codes_of(move);
     rule_.codec->decode(rule_.window_shape(shape_), codes, {head_data_.data(), head_data_.size()}, keys, values);
-    window_rotation(*rope_, rule_.zones.window)
-        .rotate(keys, shape_.key_dim, rule_.zones.sinks + rule_.zones.window * move.window);
+    if (!rule_.codec->keys_after_rope) {
+      window_rotation(*rope_, rule_.zones.window)
+          .rotate(keys, shape_.key_dim, rule_.zones.sinks + rule_.zones.window * move.window);
+    }
     std::transform(keys.begin(), keys.end(), full_keys(slot), to_half_saturated);
     std::transform(values.begin(), values.end(), full_values(slot), to_half_saturated);
     std::ranges::copy(codes, ledger(slot).begin());
-    if (rule_.scores) full_scores_.as<float>()[slot] = score_of(move);
+    std::ranges::copy(scores_of(move), full_scores_.as<float>() + static_cast<std::size_t>(slot) * floats);
     full_index_.insert({.window = move.window, .slot = slot, .ledger = true});
   }
+  std::vector<float> scores(floats);
+  std::size_t challenger = 0;
   for (const TierMove& move : plan.moves) {
     if (move.from != Tier::none) continue;
     ++next_window_;
     const auto at =
         static_cast<std::size_t>(rule_.zones.sinks + rule_.zones.window * move.window - tokens.first_position);
-    float score = 0.0f;
     if (rule_.scores) {
-      for (int t = 0; t < rule_.zones.window; ++t) score += tokens.scores[at + static_cast<std::size_t>(t)];
+      const std::span<const float> of_tokens = tokens.scores.subspan(at, static_cast<std::size_t>(rule_.zones.window));
+      if (rule_.score_power > 1) {
+        std::ranges::copy(of_tokens, scores.begin());
+      } else {
+        scores.front() = 0;
+        for (const float score : of_tokens) scores.front() += score;
+      }
     }
-    if (move.to == Tier::quantized) into_codes(move, score);
+    if (rule_.weights) scores.back() = weights.empty() ? 1.0f : weights[challenger];
+    ++challenger;
+    if (move.to == Tier::quantized) into_codes(move, scores);
     if (move.to != Tier::full) continue;
     const int slot = take_slot(free_full);
     std::memcpy(full_keys(slot), tokens.keys.data() + at * key_dim, key_count() * sizeof(Half));
     std::memcpy(full_values(slot), tokens.values.data() + at * static_cast<std::size_t>(shape_.value_dim),
                 value_count() * sizeof(Half));
-    if (rule_.scores) full_scores_.as<float>()[slot] = score;
+    std::ranges::copy(scores, full_scores_.as<float>() + static_cast<std::size_t>(slot) * floats);
     full_index_.insert({.window = move.window, .slot = slot, .ledger = false});
   }
 }
@@ -222,6 +262,11 @@ void HeadCache::take_sinks(const TokenView& tokens) {
 
 // Grows or shrinks the pools. A shrinking pool is repacked, so that the surviving windows lie in the slots that stay.
 void HeadCache::resize_tiers(int full_slots, int code_slots, std::size_t index_bytes) {
+  const auto copy_scores = [&](Buffer& scores, int from, int to) {
+    float* floats = scores.as<float>();
+    std::copy_n(floats + static_cast<std::size_t>(from) * score_floats(), score_floats(),
+                floats + static_cast<std::size_t>(to) * score_floats());
+  };
   const auto repack = [&](WindowIndex& index, int slots, auto&& resize, auto&& copy) {
     WindowIndex next(*meter_, slots, index_bytes);
     const bool shrinks = slots < index.capacity();
@@ -258,13 +303,13 @@ void HeadCache::resize_tiers(int full_slots, int code_slots, std::size_t index_b
           const auto slots = static_cast<std::size_t>(n);
           full_keys_.resize(slots * key_count() * sizeof(Half));
           full_values_.resize(slots * value_count() * sizeof(Half));
-          if (rule_.scores) full_scores_.resize(slots * sizeof(float));
+          full_scores_.resize(slots * score_floats() * sizeof(float));
           if (rule_.ledger == Ledger::kept) ledger_.resize(slots * payload_);
         },
         [&](int from, int to) {
           std::memcpy(full_keys(to), full_keys(from), key_count() * sizeof(Half));
           std::memcpy(full_values(to), full_values(from), value_count() * sizeof(Half));
-          if (rule_.scores) full_scores_.as<float>()[to] = full_scores_.as<float>()[from];
+          copy_scores(full_scores_, from, to);
           if (rule_.ledger == Ledger::kept) std::copy(ledger(from).begin(), ledger(from).end(), ledger(to).begin());
         });
   }
@@ -273,17 +318,17 @@ void HeadCache::resize_tiers(int full_slots, int code_slots, std::size_t index_b
         code_index_, code_slots,
         [&](int n) {
           records_.resize(static_cast<std::size_t>(n) * payload_);
-          if (rule_.scores) code_scores_.resize(static_cast<std::size_t>(n) * sizeof(float));
+          code_scores_.resize(static_cast<std::size_t>(n) * score_floats() * sizeof(float));
         },
         [&](int from, int to) {
           std::copy(record(from).begin(), record(from).end(), record(to).begin());
-          if (rule_.scores) code_scores_.as<float>()[to] = code_scores_.as<float>()[from];
+          copy_scores(code_scores_, from, to);
         });
   }
 }
 
 Result<void> HeadCache::apply(const RoutingPlan& plan, const TokenView& tokens, std::int64_t keep_position,
-                              const HeadLayout& new_layout) {
+                              const HeadLayout& new_layout, std::span<const float> weights) {
   if (Result<void> checked = check(plan, tokens, keep_position, new_layout); !checked) return checked;
   Result<Staged> staged = stage(plan, tokens);
   if (!staged) return staged.error();
@@ -298,7 +343,7 @@ Result<void> HeadCache::apply(const RoutingPlan& plan, const TokenView& tokens, 
     head_frozen_ = true;
     std::copy(staged->head_data.begin(), staged->head_data.end(), head_data_.data());
   }
-  move_windows(plan, tokens, *staged);
+  move_windows(plan, tokens, *staged, weights);
   resize_tiers(new_layout.full_slots, new_layout.quantized_slots, new_layout.index_bytes);
   keep_tail(tokens, keep_position, new_layout.recent_capacity);
   return {};

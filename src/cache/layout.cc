@@ -27,7 +27,7 @@ int recent_tokens(const CacheShape& shape, const Zones& zones, const Recent& rec
 }
 
 void set_slot_bytes(const CacheShape& shape, const LayoutRule& rule, std::size_t index_bytes, HeadLayout& layout) {
-  const std::size_t metadata = index_bytes + rule.score_bytes();
+  const std::size_t metadata = index_bytes + rule.window_floats() * sizeof(float);
   layout.index_bytes = index_bytes;
   layout.full_slot_bytes = static_cast<std::size_t>(rule.zones.window) * shape.token_bytes() + metadata +
                            (rule.ledger == Ledger::kept ? rule.payload_bytes(shape) : 0);

@@ -41,12 +41,19 @@ struct LayoutRule {
   Ledger ledger = Ledger::none;
   bool ragged = false;                 // heads may have more slots than an equal share would buy
   bool scores = true;                  // accumulators are kept: an f32 per window and per recent token
+  int score_power = 1;                 // above 1: an f32 per token of a window instead, whose roots are summed
+  bool weights = false;                // an f32 more per window: a factor of its score
   std::int64_t max_windows = 1 << 20;  // window ids stay below this (context / window)
 
   WindowShape window_shape(const CacheShape& shape) const {
     return {.tokens = zones.window, .key_dim = shape.key_dim, .value_dim = shape.value_dim};
   }
-  std::size_t score_bytes() const { return scores ? sizeof(float) : 0; }
+  std::size_t score_bytes() const { return scores ? sizeof(float) : 0; }  // of one token of the tail
+  // Accumulators of one window, then its weight.
+  std::size_t accumulators() const {
+    return !scores ? 0 : score_power > 1 ? static_cast<std::size_t>(zones.window) : 1;
+  }
+  std::size_t window_floats() const { return accumulators() + (weights ? 1 : 0); }
   std::size_t payload_bytes(const CacheShape& shape) const {
     return codec ? codec->window_bytes(window_shape(shape)) : 0;
   }

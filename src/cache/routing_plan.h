@@ -27,7 +27,8 @@ struct TierMove {
 struct Candidate {
   std::int64_t window = 0;
   Tier tier = Tier::none;
-  float score = 0;  // higher stays longer
+  float score = 0;   // higher stays longer
+  float weight = 1;  // factor frozen when the window was first routed (LayoutRule::weights)
 };
 
 struct RoutingPlan {

@@ -130,7 +130,7 @@ std::span<const HeadView> BudgetedCache::past(int layer) {
 }
 
 std::vector<float> BudgetedCache::row_weights(int n_rows) const {
-  if (!keeps_scores() || settings_.scores.uniform()) return {};
+  if (!follows_attention() || settings_.scores.uniform()) return {};
   const int tail = tiers_.heads().front().tail().n;
   std::vector<float> weights(static_cast<std::size_t>(tail + n_rows));
   for (int row = 0; row < n_rows; ++row) {
@@ -143,6 +143,7 @@ std::vector<float> BudgetedCache::row_weights(int n_rows) const {
 std::vector<float> BudgetedCache::take_sums(HeadCache& head, int kv_head, int n_turn,
                                             const PrefillLayer& prefill) const {
   if (!keeps_scores()) return {};
+  if (!follows_attention()) return std::vector<float>(static_cast<std::size_t>(prefill.size()));
   const int window = settings_.rule.zones.window;
   const float kept = static_cast<float>(std::pow(static_cast<double>(decay()), n_turn));
   std::vector<float> scores(static_cast<std::size_t>(prefill.size()));
@@ -151,16 +152,16 @@ std::vector<float> BudgetedCache::take_sums(HeadCache& head, int kv_head, int n_
   prefill.column_sums(kv_head, scores, past_f16, past_codes);
   const std::span<const float> old = head.tail().scores;
   for (std::size_t i = 0; i < old.size(); ++i) scores[i] += kept * old[i];
-  const auto add = [&](float& score, std::span<const float> sums) {
-    score *= kept;
-    for (const float sum : sums) score += sum;
+  const auto add = [&](std::span<float> accumulators, std::span<const float> sums) {
+    for (float& a : accumulators) a *= kept;
+    for (std::size_t i = 0; i < sums.size(); ++i) accumulators[accumulators.size() == 1 ? 0 : i] += sums[i];
   };
   for (int i = 0; i < head.full_windows(); ++i) {
     const auto at = static_cast<std::size_t>(head.sink_tokens() + i * window);
-    add(head.full_score(i), std::span(past_f16).subspan(at, static_cast<std::size_t>(window)));
+    add(head.full_scores(i), std::span(past_f16).subspan(at, static_cast<std::size_t>(window)));
   }
   for (int i = 0; i < head.quantized_windows(); ++i) {
-    add(head.code_score(i),
+    add(head.code_scores(i),
         std::span(past_codes).subspan(static_cast<std::size_t>(i * window), static_cast<std::size_t>(window)));
   }
   return scores;
@@ -279,24 +280,68 @@ Result<void> BudgetedCache::route_all() {
 }
 
 BudgetedCache::HeadRouting BudgetedCache::routing_of(int layer, int kv_head, const TokenView& tokens) const {
-  return {.layer = layer, .kv_head = kv_head, .tokens = tokens, .left = 0, .candidates = {}, .layout = {}};
+  return {.layer = layer,
+          .kv_head = kv_head,
+          .tokens = tokens,
+          .scores = {},
+          .weights = {},
+          .left = 0,
+          .candidates = {},
+          .layout = {}};
+}
+
+// Mean L2 norm of a window's values, each by its token's share of the window's score: what turns a sum of attention
+// into one of attention times norm, and stays with the window (docs/design.md).
+float BudgetedCache::value_weight(const TokenView& tokens, std::size_t at, std::span<const float> scores) const {
+  const auto dim = static_cast<std::size_t>(tiers_.shape().value_dim);
+  float total = 0, weighted = 0, plain = 0;
+  for (std::size_t t = 0; t < scores.size(); ++t) {
+    float square = 0;
+    for (const Half v : tokens.values.subspan((at + t) * dim, dim)) square += to_float(v) * to_float(v);
+    const float norm = std::sqrt(square);
+    total += scores[t];
+    weighted += scores[t] * norm;
+    plain += norm / static_cast<float>(scores.size());
+  }
+  return total > 0 ? weighted / total : plain;
 }
 
 // Collects the head's candidates and their scores.
 Result<void> BudgetedCache::rank(HeadRouting& routing, const HeadLayout& layout) const {
   const HeadCache& head = tiers_.head(routing.layer, routing.kv_head);
-  const TokenView& tokens = routing.tokens;
+  TokenView& tokens = routing.tokens;
   const Zones& zones = layout.zones;
   const std::int64_t next = head.windows_routed();
   routing.left = std::max<std::int64_t>(next, zones.windows_left(static_cast<int>(tokens.first_position + tokens.n)));
+  if (settings_.ranking->token_scores != nullptr) {
+    routing.scores.resize(static_cast<std::size_t>(tokens.n));
+    settings_.ranking->token_scores({.keys = tokens.keys,
+                                     .values = tokens.values,
+                                     .key_dim = tiers_.shape().key_dim,
+                                     .value_dim = tiers_.shape().value_dim,
+                                     .first_position = tokens.first_position,
+                                     .n = tokens.n,
+                                     .layer = routing.layer,
+                                     .kv_head = routing.kv_head},
+                                    routing.scores);
+    routing.tokens.scores = routing.scores;
+  }
   routing.candidates = head.windows();
   for (std::int64_t window = next; window < routing.left; ++window) {
-    float score = 0;
+    Candidate candidate{.window = window, .tier = Tier::none};
     if (!tokens.scores.empty()) {
       const auto at = static_cast<std::size_t>(zones.first_position(static_cast<int>(window)) - tokens.first_position);
-      for (const float s : tokens.scores.subspan(at, static_cast<std::size_t>(zones.window))) score += s;
+      const auto scores = tokens.scores.subspan(at, static_cast<std::size_t>(zones.window));
+      candidate.score = sum_of_accumulators(scores, settings_.scores.power);
+      if (settings_.rule.weights) {
+        candidate.weight = value_weight(tokens, at, scores);
+        routing.weights.push_back(candidate.weight);
+      }
     }
-    routing.candidates.push_back({.window = window, .tier = Tier::none, .score = score});
+    routing.candidates.push_back(candidate);
+  }
+  if (settings_.rule.weights) {
+    for (Candidate& candidate : routing.candidates) candidate.score *= candidate.weight;
   }
   if (settings_.ranking->score != nullptr) settings_.ranking->score(routing.candidates);
   for (const Candidate& candidate : routing.candidates) {
@@ -369,7 +414,7 @@ Result<void> BudgetedCache::plan_and_apply(const HeadRouting& routing) {
                static_cast<std::int64_t>(routing.layout.zones.first_position(static_cast<int>(routing.left))));
   const Clock::time_point start = Clock::now();
   const Result<void> applied =
-      tiers_.head(routing.layer, routing.kv_head).apply(plan, routing.tokens, keep, routing.layout);
+      tiers_.head(routing.layer, routing.kv_head).apply(plan, routing.tokens, keep, routing.layout, routing.weights);
   migration_ms_ += ms_since(start);
   if (!applied) {
     Error error = applied.error();

@@ -44,6 +44,9 @@ class BudgetedCache {
   float decay() const { return settings_.scores.decay; }
   // Accumulators exist: the method ranks by attention, and not everything fits.
   bool keeps_scores() const { return settings_.rule.scores && !turn_.everything_fits; }
+  // They are fed by attention rows.
+  bool follows_attention() const { return keeps_scores() && settings_.scores.attention; }
+  int score_power() const { return settings_.scores.power; }
   std::int64_t n_tokens() const { return n_tokens_; }
   // Cache fields of the report; workspace and prefill peaks are the session's.
   CacheReport report() const;
@@ -68,8 +71,10 @@ class BudgetedCache {
   struct HeadRouting {
     int layer = 0;
     int kv_head = 0;
-    TokenView tokens;       // its unrouted tokens, all of them up to now
-    std::int64_t left = 0;  // first window that stays unrouted
+    TokenView tokens;            // its unrouted tokens, all of them up to now
+    std::vector<float> scores;   // what tokens.scores points to, where the ranking makes them here
+    std::vector<float> weights;  // of the challengers
+    std::int64_t left = 0;       // first window that stays unrouted
     std::vector<Candidate> candidates;
     HeadLayout layout;
   };
@@ -77,6 +82,7 @@ class BudgetedCache {
   std::vector<float> take_sums(HeadCache& head, int kv_head, int n_turn, const PrefillLayer& prefill) const;
   Result<void> route_layer(int layer, std::span<const TokenView> tokens);
   Result<void> route_heads(std::vector<HeadRouting> heads, const HeadLayout& layout);
+  float value_weight(const TokenView& tokens, std::size_t at, std::span<const float> scores) const;
   Result<void> rank(HeadRouting& head, const HeadLayout& layout) const;
   void lay_out(std::span<HeadRouting> heads, const HeadLayout& layout) const;
   Result<void> plan_and_apply(const HeadRouting& head);

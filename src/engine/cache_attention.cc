@@ -168,7 +168,7 @@ void CacheAttention::decode_merge(int layer_index, float* out, int thread, int n
     }
     const std::span<const Total> heads = totals(layer);
     for (int h = thread; h < model_->n_kv_heads; h += n_threads) merge_head(layer_index, h, heads, out);
-    if (cache_->keeps_scores()) {
+    if (cache_->follows_attention()) {
       for (std::size_t t = static_cast<std::size_t>(thread); t < layer.tasks.size();
            t += static_cast<std::size_t>(n_threads)) {
         add_scores(layer_index, t, heads);
@@ -223,20 +223,30 @@ void CacheAttention::add_scores(int layer_index, std::size_t index, std::span<co
 
   const float decay = cache_->decay();
   const int window = cache_->tiers().rule().zones.window;
-  const auto add_window = [&](float& score, int at) {
+  const int power = cache_->score_power();
+  if (power > 1) {
+    for (float& p : row) p = std::pow(p, static_cast<float>(power));
+  }
+  const auto add_window = [&](std::span<float> accumulators, int at) {
+    const std::span<const float> of_window =
+        std::span(row).subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(window));
+    if (accumulators.size() > 1) {
+      for (std::size_t i = 0; i < accumulators.size(); ++i) accumulators[i] = decay * accumulators[i] + of_window[i];
+      return;
+    }
     float sum = 0;
-    for (int i = at; i < at + window; ++i) sum += row[static_cast<std::size_t>(i)];
-    score = decay * score + sum;
+    for (const float p : of_window) sum += p;
+    accumulators.front() = decay * accumulators.front() + sum;
   };
   if (task.range.codes) {
-    for (int at = 0; at < length; at += window) add_window(head.code_score((task.range.begin + at) / window), at);
+    for (int at = 0; at < length; at += window) add_window(head.code_scores((task.range.begin + at) / window), at);
     return;
   }
   const int sinks = head.sink_tokens();
   const int windows_end = sinks + head.full_tokens();
   const std::span<float> tail = head.tail_scores();
   for (int token = std::max(task.range.begin, sinks); token < std::min(task.range.end, windows_end); token += window) {
-    add_window(head.full_score((token - sinks) / window), token - task.range.begin);
+    add_window(head.full_scores((token - sinks) / window), token - task.range.begin);
   }
   for (int token = std::max(task.range.begin, windows_end); token < task.range.end; ++token) {
     float& score = tail[static_cast<std::size_t>(token - windows_end)];

@@ -74,8 +74,8 @@ Result<CacheSettings> CacheSettings::from(const CacheConfig& config, int n_ctx) 
   const Method& method = *settings.method;
   const bool changes_routing = config.window_tokens || config.sink_tokens || config.recent ||
                                config.quantized_per_mille || config.interval_steps || config.ranking || config.decay ||
-                               config.codec || config.allocator || config.floor || config.quantization_loss ||
-                               config.promotion;
+                               config.codec || config.allocator || config.value_weight || config.floor ||
+                               config.quantization_loss || config.promotion;
   if (!method.compresses && changes_routing) {
     return invalid(
         "KV method \"{}\" keeps everything: windows, sinks, recent, shares, intervals, codecs, rankings, allocators "
@@ -131,10 +131,6 @@ Result<CacheSettings> CacheSettings::from(const CacheConfig& config, int n_ctx) 
     const Result<const CodecRow*> codec = row_named("codec", config.codec, method.codec, &find_codec, codec_names());
     if (!codec) return codec.error();
     rule.codec = *codec;
-    if (*window % 4 != 0) {
-      return invalid("KV codec \"{}\" packs tokens in fours: the KV window must be a multiple of 4, got {}",
-                     rule.codec->name, *window);
-    }
     rule.quantized_per_mille = *share;
   } else if (config.codec) {
     return invalid("KV method \"{}\" has no quantized tier: a codec does not apply to it", method.name);
@@ -148,7 +144,7 @@ Result<CacheSettings> CacheSettings::from(const CacheConfig& config, int n_ctx) 
   if (!ranking) return ranking.error();
   settings.ranking = *ranking;
   settings.scores = settings.ranking->rule;
-  if (config.decay && !settings.scores.kept) {
+  if (config.decay && !(settings.scores.kept && settings.scores.attention)) {
     return invalid("KV ranking \"{}\" follows no attention: a decay does not apply to it", settings.ranking->name);
   }
   const Result<double> decay =
@@ -156,6 +152,12 @@ Result<CacheSettings> CacheSettings::from(const CacheConfig& config, int n_ctx) 
   if (!decay) return decay.error();
   settings.scores.decay = static_cast<float>(*decay);
   rule.scores = settings.scores.kept;
+  rule.score_power = settings.scores.power;
+  rule.weights = config.value_weight.value_or(method.value_weight);
+  if (rule.weights && !(settings.scores.kept && settings.scores.attention)) {
+    return invalid("KV ranking \"{}\" follows no attention: a value weight does not apply to it",
+                   settings.ranking->name);
+  }
 
   const Result<const AllocatorRow*> allocator =
       row_named("allocator", config.allocator, method.allocator, &find_allocator, allocator_names());
@@ -184,6 +186,14 @@ Result<CacheSettings> CacheSettings::from(const CacheConfig& config, int n_ctx) 
   return settings;
 }
 
+Result<void> CacheSettings::check_shape(const CacheShape& shape) const {
+  if (rule.codec == nullptr || rule.codec->supports(rule.window_shape(shape))) return {};
+  return invalid(
+      "KV codec \"{}\" does not take windows of {} tokens with keys of {} and values of {} channels: choose another "
+      "codec or KV window",
+      rule.codec->name, rule.zones.window, shape.key_dim, shape.value_dim);
+}
+
 std::vector<Setting> CacheSettings::list() const {
   std::vector<Setting> result = {{"kv-method", std::string(method->name)}};
   if (!method->compresses) return result;
@@ -207,6 +217,7 @@ std::vector<Setting> CacheSettings::list() const {
   add("kv-interval", std::to_string(rule.interval));
   add("kv-ranking", std::string(ranking->name));
   if (scores.kept) add("kv-decay", fmt::format("{}", scores.decay));
+  if (rule.weights) add("kv-value-weight", "on");
   add("kv-allocator", std::string(allocator->name));
   if (rule.ragged) add("kv-floor", fmt::format("{}", floor));
   return result;

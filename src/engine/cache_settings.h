@@ -28,6 +28,8 @@ struct CacheSettings {
 
   // Errors: unknown names, listing the known ones; values out of range; overrides that contradict the method.
   static Result<CacheSettings> from(const CacheConfig& config, int n_ctx);
+  // Errors: a codec that does not take the model's heads or the window.
+  Result<void> check_shape(const CacheShape& shape) const;
   std::vector<Setting> list() const;
 };
 

@@ -61,7 +61,7 @@ class SyntheticSequence {
     if (Result<void> begun = cache_.begin_turn(n, max_new); !begun) return begun;
     const auto first = static_cast<int>(cache_.n_tokens());
     const int tail = cache_.tiers().heads().front().tail().n;
-    PrefillLayer layer_state(head_shape(), shape_.n_kv_heads, tail + n, std::min(chunk, n));
+    PrefillLayer layer_state(head_shape(), shape_.n_kv_heads, tail + n, cache_.score_power());
     attention_.set_prefill(&layer_state);
     const std::vector<float> weights = cache_.row_weights(n);
     output_.clear();

@@ -25,6 +25,12 @@ struct Session::State {
   bool broken = false;  // an error left the sequence half fed
 
   const ModelShape& shape() const { return model->parts().transformer->shape(); }
+  CacheShape cache_shape() const {
+    return {.n_layers = shape().n_layers,
+            .n_kv_heads = shape().n_kv_heads,
+            .key_dim = shape().head_dim,
+            .value_dim = shape().head_dim};
+  }
   void reset();
   Result<void> run_prompt(std::span<const Token> tokens, const Progress& progress);
   Result<void> run_layer(int layer, std::span<float> hidden, int n_tokens, PrefillLayer& prefill,
@@ -61,6 +67,7 @@ Result<Session> Session::create(const Model& model, const SessionOptions& option
   Result<CacheSettings> settings = CacheSettings::from(chosen.cache, chosen.n_ctx);
   if (!settings) return settings.error();
   state->settings = *settings;
+  if (Result<void> fits = settings->check_shape(state->cache_shape()); !fits) return fits.error();
   Result<std::unique_ptr<Runner>> runner =
       Runner::create(*model.parts().transformer, chosen.n_threads, std::min(chosen.chunk_tokens, chosen.n_ctx));
   if (!runner) return runner.error();
@@ -74,11 +81,7 @@ void Session::State::reset() {
   attention.reset();
   cache.reset();
   const ModelShape& model_shape = shape();
-  const CacheShape cache_shape{.n_layers = model_shape.n_layers,
-                               .n_kv_heads = model_shape.n_kv_heads,
-                               .key_dim = model_shape.head_dim,
-                               .value_dim = model_shape.head_dim};
-  cache.emplace(cache_shape, settings, model_shape.rope, options.n_ctx);
+  cache.emplace(cache_shape(), settings, model_shape.rope, options.n_ctx);
   attention.emplace(model_shape, *cache);
   workspace_peak = 0;
   broken = false;
@@ -158,7 +161,7 @@ Result<void> Session::State::run_prompt(std::span<const Token> tokens, const Pro
   const HeadShape head{.key_dim = model_shape.head_dim,
                        .value_dim = model_shape.head_dim,
                        .group = model_shape.n_heads / model_shape.n_kv_heads};
-  PrefillLayer prefill(head, model_shape.n_kv_heads, tail + n_tokens, std::min(chunk, n_tokens));
+  PrefillLayer prefill(head, model_shape.n_kv_heads, tail + n_tokens, cache->score_power());
   attention->set_prefill(&prefill);
   const std::vector<float> weights = cache->row_weights(n_tokens);
   Result<void> result;
@@ -179,7 +182,7 @@ Result<void> Session::State::run_layer(int layer, std::span<float> hidden, int n
   const auto n_embd = static_cast<std::size_t>(model_shape.n_embd);
   const int chunk = std::min(options.chunk_tokens, options.n_ctx);
   const auto position = static_cast<std::int32_t>(cache->n_tokens());
-  prefill.begin(cache->past(layer), cache->keeps_scores(), weights);
+  prefill.begin(cache->past(layer), cache->follows_attention(), weights);
   for (int h = 0; h < model_shape.n_kv_heads; ++h) {
     const TokenView tail = cache->tiers().head(layer, h).tail();
     prefill.preload(h, tail.keys, tail.values, tail.n);
@@ -188,7 +191,7 @@ Result<void> Session::State::run_layer(int layer, std::span<float> hidden, int n
   for (int begin = 0; begin < n_tokens; begin += chunk) {
     const int rows = std::min(chunk, n_tokens - begin);
     const bool last_row_only = last_layer && begin + rows == n_tokens;
-    if (last_row_only && !cache->keeps_scores()) {
+    if (last_row_only && !cache->follows_attention()) {
       prefill.next_chunk_last_row_only(rows);
     } else {
       prefill.next_chunk(rows);

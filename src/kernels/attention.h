@@ -96,8 +96,9 @@ void attend_decode(const HeadShape& shape, const HeadView& head, const TokenRang
 // between the two and between attend() and the next store(). Everything else is single-threaded.
 class PrefillLayer {
  public:
-  // Workspace for up to `capacity` tokens. n_rows_max: rows of one attend() call.
-  PrefillLayer(const HeadShape& shape, int n_kv_heads, int capacity, int n_rows_max);
+  // Workspace for up to `capacity` tokens. Column sums are of the score_power-th power of each row's mean over the
+  // group.
+  PrefillLayer(const HeadShape& shape, int n_kv_heads, int capacity, int score_power = 1);
   ~PrefillLayer();
   PrefillLayer(const PrefillLayer&) = delete;
   PrefillLayer& operator=(const PrefillLayer&) = delete;
@@ -126,8 +127,9 @@ class PrefillLayer {
   int size() const;
   const Half* keys(int head) const;    // [size][key_dim], after RoPE
   const Half* values(int head) const;  // [size][value_dim]
-  // Mean over the group of the column sums (weighted by row_weights). After the last attend().
-  // tokens: [size]; past_f16: [past.f16_tokens()]; past_codes: [past.code_tokens()]; spans may be empty if not wanted.
+  // Column sums of the rows' mean over the group (to the score_power, weighted by row_weights). After the last
+  // attend(). tokens: [size]; past_f16: [past.f16_tokens()]; past_codes: [past.code_tokens()]; spans may be empty if
+  // not wanted.
   void column_sums(int head, std::span<float> tokens, std::span<float> past_f16, std::span<float> past_codes) const;
 
   std::size_t workspace_bytes() const;  // allocated, all of it

@@ -309,12 +309,12 @@ void bench_prefill(const KernelBenchOptions& options, const std::string& target,
   {
     constexpr int kChecked = 300;
     PrefillRun run(options, kChecked);
-    PrefillLayer layer(s, options.n_prefill_heads, kChecked, options.prefill_chunk);
+    PrefillLayer layer(s, options.n_prefill_heads, kChecked);
     run.seconds(layer);
     run.check(layer, row);
   }
   PrefillRun run(options, options.n_tokens);
-  PrefillLayer layer(s, options.n_prefill_heads, options.n_tokens, options.prefill_chunk);
+  PrefillLayer layer(s, options.n_prefill_heads, options.n_tokens);
   std::vector<double> ms, ns;
   for (int repetition = 0; repetition < options.repetitions; ++repetition) {
     const double seconds = run.seconds(layer);

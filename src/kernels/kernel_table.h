@@ -50,6 +50,7 @@ struct StripeTask {
   // Column sums of the lane, or null: [past f16, padded][past codes, padded][buffer, padded]; each a multiple of
   // kKeyBlock.
   float* sums;
+  int score_power;           // of the rows' means over the group
   const float* row_weights;  // of the first row, or null
   float* scratch;            // PrefillKernels::scratch_floats(), aligned to 64 bytes
   std::size_t row_floats;    // columns of all three segments
@@ -66,6 +67,7 @@ struct PrefillKernels {
   // Packs tokens [begin, end) of the f16 buffer.
   void (*pack)(const HeadShape& shape, const PackedHead& head, int begin, int end);
   void (*stripe)(const StripeTask& task);
+  bool raises;  // it can raise the rows' means to task.score_power
 };
 
 struct KernelTable {

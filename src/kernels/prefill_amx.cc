@@ -308,7 +308,7 @@ bool enable_amx_bf16() {
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
-PrefillKernels amx_prefill_kernels() { return {64, &packed_bytes, &scratch_floats, &pack, &stripe}; }
+PrefillKernels amx_prefill_kernels() { return {64, &packed_bytes, &scratch_floats, &pack, &stripe, false}; }
 
 }  // namespace qevict
 

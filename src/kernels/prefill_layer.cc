@@ -8,6 +8,7 @@
 #include "kernels/attention.h"
 #include "kernels/kernel_table.h"
 #include "kernels/prefill_past.h"
+#include "kernels/simd_kernels.h"
 
 namespace qevict {
 namespace {
@@ -39,7 +40,9 @@ struct ThreadScratch {
 
 struct PrefillLayer::State {
   const KernelTable& kernels;
+  PrefillKernels prefill;
   HeadShape shape;
+  int score_power;
   int n_kv_heads;
   int capacity;  // as given
   int stored;    // capacity padded to kKeyBlock
@@ -64,13 +67,19 @@ struct PrefillLayer::State {
   std::mutex scratch_mutex;
   std::vector<std::unique_ptr<ThreadScratch>> scratch;  // [thread]
 
-  State(const HeadShape& head_shape, int heads, int tokens)
-      : kernels(active_kernels()), shape(head_shape), n_kv_heads(heads), capacity(tokens), stored(padded(tokens)) {
+  State(const HeadShape& head_shape, int heads, int tokens, int power)
+      : kernels(active_kernels()),
+        prefill(power > 1 && !kernels.prefill.raises ? highway_prefill_kernels() : kernels.prefill),
+        shape(head_shape),
+        score_power(power),
+        n_kv_heads(heads),
+        capacity(tokens),
+        stored(padded(tokens)) {
     const auto total = static_cast<std::size_t>(n_kv_heads) * stored;
     keys = make_buffer<Half>(total * shape.key_dim);
     values = make_buffer<Half>(total * shape.value_dim);
-    packed_key_bytes = kernels.prefill.packed_bytes(stored, shape.key_dim);
-    packed_value_bytes = kernels.prefill.packed_bytes(stored, shape.value_dim);
+    packed_key_bytes = prefill.packed_bytes(stored, shape.key_dim);
+    packed_value_bytes = prefill.packed_bytes(stored, shape.value_dim);
     packed_keys = make_buffer<std::byte>(packed_key_bytes * n_kv_heads);
     packed_values = make_buffer<std::byte>(packed_value_bytes * n_kv_heads);
   }
@@ -109,8 +118,8 @@ struct PrefillLayer::State {
   }
 };
 
-PrefillLayer::PrefillLayer(const HeadShape& shape, int n_kv_heads, int capacity, int /*n_rows_max*/)
-    : state_(new State(shape, n_kv_heads, capacity)) {}
+PrefillLayer::PrefillLayer(const HeadShape& shape, int n_kv_heads, int capacity, int score_power)
+    : state_(new State(shape, n_kv_heads, capacity, score_power)) {}
 
 PrefillLayer::~PrefillLayer() { delete state_; }
 
@@ -140,7 +149,7 @@ void PrefillLayer::preload(int head, std::span<const Half> keys, std::span<const
   QEVICT_CHECK(s.n_rows == 0 && n <= s.capacity, "tokens kept from earlier come first");
   std::copy(keys.begin(), keys.end(), s.keys.get() + std::ptrdiff_t{head} * s.stored * s.shape.key_dim);
   std::copy(values.begin(), values.end(), s.values.get() + std::ptrdiff_t{head} * s.stored * s.shape.value_dim);
-  s.kernels.prefill.pack(s.shape, s.head(head), 0, n);
+  s.prefill.pack(s.shape, s.head(head), 0, n);
   s.size = n;
 }
 
@@ -162,8 +171,7 @@ void PrefillLayer::store(const float* k, const float* v, int n_rows, int thread,
   };
   copy(k, s.keys, s.shape.key_dim);
   copy(v, s.values, s.shape.value_dim);
-  for (int h = 0; h < s.n_kv_heads; ++h)
-    s.kernels.prefill.pack(s.shape, s.head(h), s.first_row + begin, s.first_row + end);
+  for (int h = 0; h < s.n_kv_heads; ++h) s.prefill.pack(s.shape, s.head(h), s.first_row + begin, s.first_row + end);
 }
 
 void PrefillLayer::attend(const float* q, int n_rows, float scale, float* out, int thread, int /*n_threads*/) {
@@ -171,8 +179,8 @@ void PrefillLayer::attend(const float* q, int n_rows, float scale, float* out, i
   const int n_q_heads = s.n_kv_heads * s.shape.group;
   const std::size_t query_stride = static_cast<std::size_t>(n_q_heads) * s.shape.key_dim;
   const std::size_t out_stride = static_cast<std::size_t>(n_q_heads) * s.shape.value_dim;
-  const int stripe_rows = s.kernels.prefill.stripe_rows;
-  ThreadScratch& scratch = s.scratch_of(thread, s.kernels.prefill.scratch_floats(s.shape, stripe_rows, s.row_floats));
+  const int stripe_rows = s.prefill.stripe_rows;
+  ThreadScratch& scratch = s.scratch_of(thread, s.prefill.scratch_floats(s.shape, stripe_rows, s.row_floats));
   const int first = s.last_row_only ? n_rows - 1 : 0;  // of the chunk
   // A task is one lane of one head: its stripes in ascending order, so that sums do not depend on who runs it.
   for (int task; (task = s.next_task.fetch_add(1, std::memory_order_relaxed)) < s.n_kv_heads * kLanes;) {
@@ -183,22 +191,22 @@ void PrefillLayer::attend(const float* q, int n_rows, float scale, float* out, i
       if (stripe % kLanes != lane) continue;
       const int row = std::max(stripe * stripe_rows - s.first_row, first);
       const int end = std::min((stripe + 1) * stripe_rows - s.first_row, n_rows);
-      s.kernels.prefill.stripe(
-          {.shape = s.shape,
-           .past = s.past_of(h),
-           .decode_window = s.kernels.decode_window,
-           .head = s.head(h),
-           .query = q + row * query_stride + std::ptrdiff_t{h} * s.shape.group * s.shape.key_dim,
-           .query_stride = query_stride,
-           .out = out + row * out_stride + std::ptrdiff_t{h} * s.shape.group * s.shape.value_dim,
-           .out_stride = out_stride,
-           .first_row = s.first_row + row,
-           .n_rows = end - row,
-           .scale = scale,
-           .sums = s.want_sums && !s.last_row_only ? s.lane_sums(h, lane) : nullptr,
-           .row_weights = s.row_weights.empty() ? nullptr : s.row_weights.data() + s.first_row + row,
-           .scratch = scratch.floats.get(),
-           .row_floats = s.row_floats});
+      s.prefill.stripe({.shape = s.shape,
+                        .past = s.past_of(h),
+                        .decode_window = s.kernels.decode_window,
+                        .head = s.head(h),
+                        .query = q + row * query_stride + std::ptrdiff_t{h} * s.shape.group * s.shape.key_dim,
+                        .query_stride = query_stride,
+                        .out = out + row * out_stride + std::ptrdiff_t{h} * s.shape.group * s.shape.value_dim,
+                        .out_stride = out_stride,
+                        .first_row = s.first_row + row,
+                        .n_rows = end - row,
+                        .scale = scale,
+                        .sums = s.want_sums && !s.last_row_only ? s.lane_sums(h, lane) : nullptr,
+                        .score_power = s.score_power,
+                        .row_weights = s.row_weights.empty() ? nullptr : s.row_weights.data() + s.first_row + row,
+                        .scratch = scratch.floats.get(),
+                        .row_floats = s.row_floats});
     }
   }
 }

@@ -101,7 +101,7 @@ TEST(PrefillLayer, MatchesTheReferenceOnEveryTarget) {
       const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
       const ReferenceLayer want = reference_layer(in, {}, {}, scale);
       for_each_target([&] {
-        PrefillLayer layer(in.shape, 2, in.n, 32);
+        PrefillLayer layer(in.shape, 2, in.n);
         layer.begin({}, true, {});
         const std::vector<float> out = run_layer(layer, in, {32}, 1, scale);
         EXPECT_LE(relative_error(out, want.out), kError);
@@ -124,7 +124,7 @@ TEST(PrefillLayer, OddDimensionsAndShortPrompts) {
     const LayerInput in = random_layer({kd, vd, 2}, 1, n, rng);
     const ReferenceLayer want = reference_layer(in, {}, {}, 0.2f);
     for_each_target([&] {
-      PrefillLayer layer(in.shape, 1, n, n);
+      PrefillLayer layer(in.shape, 1, n);
       layer.begin({}, true, {});
       EXPECT_LE(relative_error(run_layer(layer, in, {n}, 1, 0.2f), want.out), kError);
     });
@@ -157,7 +157,7 @@ class PrefillPast : public ::testing::Test {
 TEST_F(PrefillPast, RowsSeeAllOfItAndColumnSumsCoverIt) {
   const ReferenceLayer want = reference_layer(in_, heads_, row_weights_, 0.125f);
   for_each_target([&] {
-    PrefillLayer layer(in_.shape, 2, 50, 20);
+    PrefillLayer layer(in_.shape, 2, 50);
     layer.begin(views_, true, row_weights_);
     EXPECT_LE(relative_error(run_layer(layer, in_, {20}, 2, 0.125f), want.out), kError);
     for (int h = 0; h < 2; ++h) {
@@ -177,7 +177,7 @@ TEST(PrefillLayer, ThreadsAndCallCutsDoNotChangeOneBit) {
     std::vector<float> first_out, first_sums;
     for (const auto& [threads, chunks] :
          {std::pair{1, std::vector<int>{211}}, {2, {211}}, {5, {64}}, {3, {1, 7, 30, 2, 100}}, {2, {13}}}) {
-      PrefillLayer layer(in.shape, 3, 300, 211);
+      PrefillLayer layer(in.shape, 3, 300);
       for (int layers = 0; layers < 2; ++layers) {  // the second one finds the first one's leftovers
         layer.begin({}, true, {});
         const std::vector<float> out = run_layer(layer, in, chunks, threads, 0.125f);
@@ -199,7 +199,7 @@ TEST(PrefillLayer, TheLastRowAloneIsTheSame) {
   Rng rng(5);
   const LayerInput in = random_layer({64, 64, 3}, 2, 45, rng);
   for_each_target([&] {
-    PrefillLayer layer(in.shape, 2, 45, 45);
+    PrefillLayer layer(in.shape, 2, 45);
     layer.begin({}, false, {});
     const std::vector<float> all = run_layer(layer, in, {45}, 1, 0.125f);
     layer.begin({}, false, {});
@@ -219,7 +219,7 @@ TEST(PrefillLayer, PreloadedTokensComeFirst) {
   for_each_target([&] {
     std::vector<Half> keys, values;
     for (int i = 0; i < 10 * 64; ++i) keys.push_back(to_half(in.k[i])), values.push_back(to_half(in.v[i]));
-    PrefillLayer layer(in.shape, 1, 40, 40);
+    PrefillLayer layer(in.shape, 1, 40);
     layer.begin({}, true, {});
     layer.preload(0, keys, values, 10);
     LayerInput rest = in;
@@ -241,7 +241,7 @@ TEST(PrefillLayer, HugeInputsStayFinite) {
   for (float& x : in.v) x *= 1e5f;  // beyond f16: saturated, not infinite
   for (float& x : in.q) x *= 1e2f;
   for_each_target([&] {
-    PrefillLayer layer(in.shape, 1, 70, 70);
+    PrefillLayer layer(in.shape, 1, 70);
     layer.begin({}, true, {});
     for (const float x : run_layer(layer, in, {70}, 1, 0.125f)) ASSERT_TRUE(std::isfinite(x));
   });

@@ -156,6 +156,26 @@ void add_columns(const float* p, std::size_t row_floats, const float* weight, in
   }
 }
 
+// sums[key] += group * sum over queries, in order, of (mean over the group of p[row][key] inverse[row])^power * weight.
+void add_column_powers(const float* p, std::size_t row_floats, const float* inverse, int rows, int group, int power,
+                       const float* weights, float* sums) {
+  const hn::CappedTag<float, kKeyLanes> d;
+  for (int key = 0; key < kKeyBlock; key += static_cast<int>(hn::Lanes(d))) {
+    auto sum = hn::LoadU(d, sums + key);
+    for (int row = 0; row < rows; row += group) {
+      auto mean = hn::Zero(d);
+      for (int r = row; r < row + group; ++r)
+        mean = hn::MulAdd(hn::LoadU(d, p + r * row_floats + key), hn::Set(d, inverse[r]), mean);
+      mean = hn::Mul(mean, hn::Set(d, 1.0f / static_cast<float>(group)));
+      auto raised = mean;
+      for (int i = 1; i < power; ++i) raised = hn::Mul(raised, mean);
+      const float weight = weights != nullptr ? weights[row / group] : 1.0f;
+      sum = hn::MulAdd(raised, hn::Set(d, weight * static_cast<float>(group)), sum);
+    }
+    hn::StoreU(sum, d, sums + key);
+  }
+}
+
 void Stripe(const StripeTask& task) {
   const HeadShape& shape = task.shape;
   const int rows = task.n_rows * shape.group;
@@ -178,7 +198,10 @@ void Stripe(const StripeTask& task) {
     });
   };
   const auto values = [&](const float* block, std::size_t column) HWY_ATTR {
-    if (task.sums != nullptr)
+    if (task.sums != nullptr && task.score_power > 1) {
+      add_column_powers(scratch.logits + column, task.row_floats, scratch.inverse, rows, shape.group, task.score_power,
+                        task.row_weights, task.sums + column);
+    } else if (task.sums != nullptr)
       add_columns(scratch.logits + column, task.row_floats, scratch.column_weight, rows, task.sums + column);
     with_lanes_dividing(value_dim, [&](auto d) HWY_ATTR {
       constexpr int kLanes = hn::MaxLanes(d);
@@ -229,7 +252,7 @@ void Stripe(const StripeTask& task) {
   }
 }
 
-PrefillKernels PrefillTable() { return {8, &PackedBytes, &StripeScratch::floats, &Pack, &Stripe}; }
+PrefillKernels PrefillTable() { return {8, &PackedBytes, &StripeScratch::floats, &Pack, &Stripe, true}; }
 
 // NOLINTNEXTLINE(google-readability-namespace-comments)
 }  // namespace HWY_NAMESPACE

@@ -1,4 +1,6 @@
 // The reference as a target: the double-precision functions behind the interface of the fast ones.
+#include <cmath>
+
 #include "kernels/attention_ref.h"
 #include "kernels/kernel_table.h"
 #include "kernels/prefill_past.h"
@@ -31,6 +33,7 @@ void stripe(const StripeTask& task) {
     for (std::size_t i = 0; i < row.n_tokens; ++i) {
       double sum = 0.0;
       for (int g = 0; g < shape.group; ++g) sum += row.probability[g * row.n_tokens + i];
+      if (task.score_power > 1) sum = std::pow(sum / shape.group, task.score_power) * shape.group;
       const int token = static_cast<int>(i);
       std::size_t column = i;
       if (token >= f16_tokens) column = PastBlocks::f16_columns(task.past) + token - f16_tokens;
@@ -43,8 +46,13 @@ void stripe(const StripeTask& task) {
 }  // namespace
 
 const KernelTable& reference_kernels() {
-  static const KernelTable table{
-      "reference", &decode, &decode, nullptr, nullptr, nullptr, {8, &packed_bytes, &scratch_floats, &pack, &stripe}};
+  static const KernelTable table{"reference",
+                                 &decode,
+                                 &decode,
+                                 nullptr,
+                                 nullptr,
+                                 nullptr,
+                                 {8, &packed_bytes, &scratch_floats, &pack, &stripe, true}};
   return table;
 }
 

@@ -1,10 +1,12 @@
 // Key norms: windows with long keys draw little attention and go first (arXiv 2406.11430). Scored once, from the
-// original keys (qevict-examples.md A21); it becomes a row of kRankings when challengers are scored from their keys.
+// original keys (qevict-examples.md A21).
 #pragma once
 
 #include <cmath>
 #include <cstddef>
 #include <span>
+
+#include "ranking/ranking.h"
 
 namespace qevict {
 
@@ -18,5 +20,19 @@ inline float key_norm_score(std::span<const float> keys, std::size_t key_dim) {
   }
   return -sum * static_cast<float>(key_dim) / static_cast<float>(keys.size());
 }
+
+inline void key_norm_of_tokens(const TokenBatch& tokens, std::span<float> scores) {
+  const auto dim = static_cast<std::size_t>(tokens.key_dim);
+  for (std::size_t i = 0; i < scores.size(); ++i) {
+    float square = 0;
+    for (const Half k : tokens.keys.subspan(i * dim, dim)) square += to_float(k) * to_float(k);
+    scores[i] = -std::sqrt(square);
+  }
+}
+
+inline constexpr RankingRow kKeyNorm = {.name = "key-norm",
+                                        .summary = "short keys stay (Knorm); follows no attention",
+                                        .rule = {.attention = false},
+                                        .token_scores = &key_norm_of_tokens};
 
 }  // namespace qevict

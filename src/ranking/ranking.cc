@@ -8,7 +8,7 @@
 namespace qevict {
 namespace {
 
-constexpr RankingRow kRankings[] = {kCumulative, kDecayed, kObserved, kRecency};
+constexpr RankingRow kRankings[] = {kCumulative, kDecayed, kObserved, kPnorm, kKeyNorm, kRecency, kRandom};
 
 }  // namespace
 

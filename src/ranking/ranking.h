@@ -9,6 +9,7 @@
 #include <span>
 #include <string_view>
 
+#include "base/half.h"
 #include "cache/routing_plan.h"
 
 namespace qevict {
@@ -17,11 +18,25 @@ namespace qevict {
 // in prefill S = sum over rows t of weight(t) * ā_t^power, per decode step S <- decay * S + ā^power.
 struct ScoreRule {
   bool kept = true;       // false: no accumulators exist at all
+  bool attention = true;  // false: they hold what token_scores() said when the token's window was routed
   float decay = 1;        // γ, per token
+  int power = 1;          // above 1: an accumulator for each token, whose roots are summed
   int observed_rows = 0;  // of a prefill, only the last rows count; 0 = all
   // Weight of row `row` of a prefill of n_rows.
   float row_weight(int row, int n_rows) const;
   bool uniform() const { return decay == 1 && observed_rows == 0; }  // every weight is 1
+};
+
+// Tokens of one head whose windows are about to be ranked for the first time.
+struct TokenBatch {
+  std::span<const Half> keys;    // [n][key_dim], after RoPE
+  std::span<const Half> values;  // [n][value_dim]
+  int key_dim = 0;
+  int value_dim = 0;
+  std::int64_t first_position = 0;
+  int n = 0;
+  int layer = 0;
+  int kv_head = 0;
 };
 
 struct RankingRow {
@@ -30,6 +45,8 @@ struct RankingRow {
   ScoreRule rule;
   // Turns candidates' accumulators into scores, in place; null: the accumulator is the score.
   void (*score)(std::span<Candidate> candidates) = nullptr;
+  // Scores of tokens, [n], that add up to their windows'; of rankings that follow no attention.
+  void (*token_scores)(const TokenBatch& tokens, std::span<float> scores) = nullptr;
 };
 
 std::span<const RankingRow> rankings();

@@ -3,5 +3,8 @@
 
 #include "ranking/cumulative.h"  // IWYU pragma: export
 #include "ranking/decayed.h"     // IWYU pragma: export
+#include "ranking/key_norm.h"    // IWYU pragma: export
 #include "ranking/observed.h"    // IWYU pragma: export
+#include "ranking/pnorm.h"       // IWYU pragma: export
+#include "ranking/random.h"      // IWYU pragma: export
 #include "ranking/recency.h"     // IWYU pragma: export
