@@ -25,30 +25,39 @@ bool encode_window(const PaperIntLayout& layout, std::span<const float> keys, st
   const auto [tokens, key_dim, value_dim] = layout.shape;
 
   std::vector<std::uint8_t> codes(keys.size());
-  for (int d = 0; d < key_dim; ++d) {
-    float lowest = keys[d], highest = keys[d];
-    for (int t = 1; t < tokens; ++t) {
-      lowest = std::min(lowest, keys[t * key_dim + d]);
-      highest = std::max(highest, keys[t * key_dim + d]);
+  std::vector<float> lowest(keys.begin(), keys.begin() + key_dim), highest = lowest;
+  for (int t = 1; t < tokens; ++t) {
+    const float* row = &keys[static_cast<std::size_t>(t) * key_dim];
+    for (int d = 0; d < key_dim; ++d) {
+      lowest[d] = std::min(lowest[d], row[d]);
+      highest[d] = std::max(highest[d], row[d]);
     }
-    const MinMaxGroup group = min_max_group(lowest, highest, layout.bits);
+  }
+  std::vector<float>&divisor = highest, &zero = lowest;
+  for (int d = 0; d < key_dim; ++d) {
+    const MinMaxGroup group = min_max_group(lowest[d], highest[d], layout.bits);
     store_half(record.subspan(layout.key_scales()), layout.key_slot(d), group.scale);
     store_half(record.subspan(layout.key_zeros()), layout.key_slot(d), group.zero);
-    const float scale = to_float(group.scale), zero = to_float(group.zero);
-    for (int t = 0; t < tokens; ++t)
-      codes[t * key_dim + d] = min_max_code(keys[t * key_dim + d], scale, zero, layout.bits);
+    divisor[d] = min_max_divisor(to_float(group.scale));
+    zero[d] = to_float(group.zero);
+  }
+  for (int t = 0; t < tokens; ++t) {
+    const std::size_t at = static_cast<std::size_t>(t) * key_dim;
+    const float* row = &keys[at];
+    for (int d = 0; d < key_dim; ++d) codes[at + d] = min_max_code(row[d], divisor[d], zero[d], layout.bits);
   }
   pack_keys(layout.keys(), codes, record.subspan(layout.key_codes(), layout.keys().bytes()));
 
   codes.resize(values.size());
   for (int t = 0; t < tokens; ++t) {
-    const auto row = values.subspan(static_cast<std::size_t>(t) * value_dim, value_dim);
-    const auto [lowest, highest] = std::ranges::minmax(row);
-    const MinMaxGroup group = min_max_group(lowest, highest, layout.bits);
+    const std::size_t at = static_cast<std::size_t>(t) * value_dim;
+    const auto row = values.subspan(at, value_dim);
+    const auto [low, high] = min_max(row);
+    const MinMaxGroup group = min_max_group(low, high, layout.bits);
     store_half(record.subspan(layout.value_scales()), t, group.scale);
     store_half(record.subspan(layout.value_zeros()), t, group.zero);
-    const float scale = to_float(group.scale), zero = to_float(group.zero);
-    for (int d = 0; d < value_dim; ++d) codes[t * value_dim + d] = min_max_code(row[d], scale, zero, layout.bits);
+    const float row_divisor = min_max_divisor(to_float(group.scale)), row_zero = to_float(group.zero);
+    for (int d = 0; d < value_dim; ++d) codes[at + d] = min_max_code(row[d], row_divisor, row_zero, layout.bits);
   }
   pack_values(layout.values(), codes, record.subspan(layout.value_codes(), layout.values().bytes()));
   return true;
