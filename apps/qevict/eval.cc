@@ -7,6 +7,7 @@
 
 #include "commands.h"
 #include "eval/perplexity.h"
+#include "eval_codec.h"
 #include "messages.h"
 #include "progress.h"
 #include "summary.h"
@@ -109,7 +110,8 @@ Result<std::vector<CacheConfig>> caches(const Options& options) {
 }
 
 int run(Options& options, EvalOptions eval) {
-  if (eval.task != "perplexity") return fail(invalid("unknown task '{}'; known: perplexity", eval.task));
+  if (eval.task == "codec") return eval_codec(options, {.text = eval.text, .n_tokens = options.ctx_size});
+  if (eval.task != "perplexity") return fail(invalid("unknown task '{}'; known: perplexity, codec", eval.task));
   if (eval.text.empty()) return fail(invalid("--text FILE is missing: the text to measure on"));
   if (eval.prefill_tokens == 0) eval.prefill_tokens = eval.chunk_tokens * 8 / 9;
   if (eval.prefill_tokens >= eval.chunk_tokens - 1) {
@@ -171,7 +173,10 @@ int run(Options& options, EvalOptions eval) {
 
 Command add_eval(CLI::App& command, Options& options) {
   const auto eval = std::make_shared<EvalOptions>();
-  command.add_option("TASK", eval->task, "perplexity: divergence from the full cache while decoding")->required();
+  command
+      .add_option("TASK", eval->task,
+                  "perplexity: divergence from the full cache while decoding; codec: what each codec does to attention")
+      ->required();
   add_model_options(command, options);
   add_cache_options(command, options);
   command.get_option("--kv-method")->description("methods to compare with the full cache: a,b,c");
