@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "base/check.h"
-#include "codec/block_rows.h"
 #include "codec/hadamard.h"
 #include "codec/lloyd_max.h"
 #include "codec/scale8.h"
+#include "codec/token_block.h"
 
 namespace qevict {
 namespace {
@@ -98,7 +98,7 @@ bool encode_window(const KxvyLayout& layout, std::span<const float> keys, std::s
     if (x == 0.0f) x = std::numeric_limits<float>::infinity();
   const std::span<const float> signs = rotation_signs(value_dim);
   Floats rows;
-  BlockRows block;
+  TokenBlock block;
   for (int begin = 0; begin < tokens; begin += kBlockTokens) {
     const int n = std::min(kBlockTokens, tokens - begin);
     const auto out = record.subspan(layout.block_at(begin), layout.block_bytes(n));

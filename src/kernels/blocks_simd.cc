@@ -48,11 +48,11 @@ HWY_INLINE V32 products(V16 a, V16 b) {
 
 // The key rows or value rows of a range, a tile at a time, with their scales and minima.
 template <BlockType kType>
-class BlockRows {
+class CodedRows {
  public:
   static constexpr int kHeader = kType == BlockType::q4_1 ? 4 : 2;
 
-  BlockRows(const DecodeTask& task, bool keys)
+  CodedRows(const DecodeTask& task, bool keys)
       : task_(task),
         keys_(keys),
         layout_{task.head.window, kType},
@@ -129,7 +129,7 @@ class BlockRows {
 };
 
 // The scaled queries in 16 bits, of one block in its own unit.
-struct Query {
+struct RoundedQuery {
   const std::int16_t* codes;  // [group][key_dim]
   const float* units;         // [group][blocks]
   const float* sums;          // [group][blocks] of the channels
@@ -148,7 +148,7 @@ HWY_INLINE V32 half_sums(V32 a, V32 b, V32 c, V32 e) {
 
 // Logits of 8 tokens: out[g * stride + token].
 template <BlockType kType, int kHeads>
-HWY_NOINLINE void tile_logits(const BlockRows<kType>& rows, int first, const Query& query, int dim, float* out,
+HWY_NOINLINE void tile_logits(const CodedRows<kType>& rows, int first, const RoundedQuery& query, int dim, float* out,
                               std::size_t stride) {
   const DF df;
   VF logits[kHeads];
@@ -204,7 +204,7 @@ HWY_INLINE float weigh(const float* p, const float* scale, int count, std::int16
 
 // acc[g] += sum over the tile's tokens of p[g][token] * value[token].
 template <BlockType kType, int kHeads>
-HWY_NOINLINE void add_values(const BlockRows<kType>& rows, int count, const float* p, std::size_t stride, float* acc,
+HWY_NOINLINE void add_values(const CodedRows<kType>& rows, int count, const float* p, std::size_t stride, float* acc,
                              int dim) {
   const DF df;
   const D8 d8;
@@ -273,11 +273,12 @@ void DecodeBlockType(const DecodeTask& task, bool rotated) {
   round_query(query, codes, units, sums);
 
   int token = 0;
-  BlockRows<kType> keys(task, true);
+  CodedRows<kType> keys(task, true);
   while (const int count = keys.next()) {
     for_head_groups(shape.group, [&](auto heads, int g) HWY_ATTR {
       constexpr int kHeads = decltype(heads)::value;
-      const Query q{codes + std::ptrdiff_t{g} * shape.key_dim, units + g * keys.blocks(), sums + g * keys.blocks()};
+      const RoundedQuery q{codes + std::ptrdiff_t{g} * shape.key_dim, units + g * keys.blocks(),
+                           sums + g * keys.blocks()};
       float* out = task.weights + g * task.weight_stride + token;
       int t = 0;
       for (; t + kLanes <= count; t += kLanes)
@@ -291,7 +292,7 @@ void DecodeBlockType(const DecodeTask& task, bool rotated) {
   }
   softmax_rows(task, n);
   token = 0;
-  BlockRows<kType> values(task, false);
+  CodedRows<kType> values(task, false);
   while (const int count = values.next()) {
     for_head_groups(shape.group, [&](auto heads, int g) HWY_ATTR {
       add_values<kType, decltype(heads)::value>(values, count, task.weights + g * task.weight_stride + token,

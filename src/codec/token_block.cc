@@ -1,4 +1,4 @@
-#include "codec/block_rows.h"
+#include "codec/token_block.h"
 
 #include <algorithm>
 #include <bit>
@@ -27,7 +27,7 @@ void transform_channels(float* rows, std::size_t n) {
 }
 
 template <int kBits>
-void encode_as(const BlockRows& block, std::span<const std::uint8_t> excluded, int n, std::span<std::uint8_t> codes,
+void encode_as(const TokenBlock& block, std::span<const std::uint8_t> excluded, int n, std::span<std::uint8_t> codes,
                std::span<std::byte> scales) {
   constexpr int kBoundaries = (1 << kBits) - 1;
   const auto boundaries = lloyd_max_boundaries(kBits);
@@ -66,7 +66,7 @@ void encode_as(const BlockRows& block, std::span<const std::uint8_t> excluded, i
 
 }  // namespace
 
-void load_rows(std::span<const float> given, int n, BlockRows& block) {
+void load_rows(std::span<const float> given, int n, TokenBlock& block) {
   const auto dim = static_cast<std::size_t>(block.dim);
   QEVICT_CHECK(n <= kN && given.size() == n * dim, "at most a block of rows");
   block.rows.assign(dim * kN, 0.0f);
@@ -79,7 +79,7 @@ void load_rows(std::span<const float> given, int n, BlockRows& block) {
     for (std::size_t d = 0; d < dim; ++d) block.rows[d * kN + t] = given[t * dim + d];
 }
 
-void rotate_rows(BlockRows& block, std::span<const float> signs) {
+void rotate_rows(TokenBlock& block, std::span<const float> signs) {
   QEVICT_CHECK(signs.size() == static_cast<std::size_t>(block.dim), "one sign per channel");
   for (int d = 0; d < block.dim; ++d)
     for (int t = 0; t < kN; ++t) block.channel(d)[t] *= signs[d];
@@ -90,7 +90,7 @@ void rotate_rows(BlockRows& block, std::span<const float> signs) {
   }
 }
 
-void encode_rows(const BlockRows& block, std::span<const std::uint8_t> excluded, int bits, int n,
+void encode_rows(const TokenBlock& block, std::span<const std::uint8_t> excluded, int bits, int n,
                  std::span<std::uint8_t> codes, std::span<std::byte> scales) {
   QEVICT_CHECK(codes.size() == static_cast<std::size_t>(n) * block.dim && scales.size() == static_cast<std::size_t>(n),
                "a code per channel and a scale per token");

@@ -1,5 +1,5 @@
 // Rows side by side must give what one token at a time gives, to the bit.
-#include "codec/block_rows.h"
+#include "codec/token_block.h"
 
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ Floats rows_of(Rng& rng, int kind, int n, int dim) {
   return rows;
 }
 
-TEST(BlockRows, CodesAndScalesAreThoseOfTokensAlone) {
+TEST(TokenBlock, CodesAndScalesAreThoseOfTokensAlone) {
   Rng rng(1);
   for (const int bits : {2, 3, 4})
     for (const int dim : {2, 6, 16, 64, 80, 128})
@@ -44,7 +44,7 @@ TEST(BlockRows, CodesAndScalesAreThoseOfTokensAlone) {
               for (std::size_t i = 0; i < rows.size(); ++i)
                 if (excluded[i % dim] != 0) rows[i] = 0;
             }
-            BlockRows block{.dim = dim, .rows = {}};
+            TokenBlock block{.dim = dim, .rows = {}};
             load_rows(rows, n, block);
             std::vector<std::uint8_t> codes(rows.size()), want(rows.size());
             std::vector<std::byte> scales(n);
@@ -59,12 +59,12 @@ TEST(BlockRows, CodesAndScalesAreThoseOfTokensAlone) {
           }
 }
 
-TEST(BlockRows, RotationsAreThoseOfTokensAlone) {
+TEST(TokenBlock, RotationsAreThoseOfTokensAlone) {
   Rng rng(2);
   for (const int dim : {2, 6, 64, 80, 96, 128, 256})
     for (const int n : {4, 8}) {
       Floats rows = rows_of(rng, 0, n, dim);
-      BlockRows block{.dim = dim, .rows = {}};
+      TokenBlock block{.dim = dim, .rows = {}};
       load_rows(rows, n, block);
       rotate_rows(block, rotation_signs(dim));
       for (int t = 0; t < n; ++t) {

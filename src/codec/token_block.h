@@ -11,7 +11,7 @@
 namespace qevict {
 
 // Up to 8 tokens; places of missing ones are 0. rows: [dim][kBlockTokens].
-struct BlockRows {
+struct TokenBlock {
   int dim = 0;
   std::vector<float> rows;
 
@@ -20,12 +20,12 @@ struct BlockRows {
 };
 
 // Of n tokens. given: [n][dim].
-void load_rows(std::span<const float> given, int n, BlockRows& block);
+void load_rows(std::span<const float> given, int n, TokenBlock& block);
 // rotate_values() of every token.
-void rotate_rows(BlockRows& block, std::span<const float> signs);
+void rotate_rows(TokenBlock& block, std::span<const float> signs);
 // encode_token() of every token. excluded: [dim], such channels must be 0 in all rows; or empty. codes: [n][dim];
 // scales: [n].
-void encode_rows(const BlockRows& block, std::span<const std::uint8_t> excluded, int bits, int n,
+void encode_rows(const TokenBlock& block, std::span<const std::uint8_t> excluded, int bits, int n,
                  std::span<std::uint8_t> codes, std::span<std::byte> scales);
 
 }  // namespace qevict
