@@ -6,6 +6,7 @@
 
 #include "commands.h"
 #include "environment.h"
+#include "eval_codec.h"
 #include "eval_tasks.h"
 #include "messages.h"
 
@@ -19,12 +20,18 @@ struct EvalTask {
   int (*run)(Options&, const EvalOptions&);
 };
 
+int run_codec(Options& options, const EvalOptions& eval) {
+  return eval_codec(options, {.text = eval.text, .n_tokens = options.ctx_size});
+}
+
 constexpr EvalTask kTasks[] = {
     {"perplexity", "divergence from the full cache while decoding", " --text --ctx-size --prefill --chunks ",
      run_perplexity},
     {"facts", "numbers hidden in a text, asked for after it was compressed",
      " --text --ctx-size --facts --samples --questions --seed ", run_facts},
     {"generation", "a greedy text beside the full cache's", " --text --prefill --n-predict ", run_generation},
+    {"codec", "error of scores and outputs of each codec, on synthetic data and on --text", " --text --ctx-size ",
+     run_codec},
     {"f32-copy", "writes --out, the model with f32 weights, which divergence is measured on", " --out ", run_f32_copy},
 };
 
@@ -72,7 +79,7 @@ Command add_eval(CLI::App& command, Options& options) {
           "methods to compare with the full cache: a,b,c; one with options of its own: a:budget=10%:window=16");
   add_text(command, "--text", "FILE", "the text to measure on", [eval](const std::string& text) { eval->text = text; });
   command.get_option("--ctx-size")
-      ->description("perplexity: tokens of a chunk (default 2304); facts: of a document (default 2048)");
+      ->description("perplexity: tokens of a chunk (default 2304); facts: of a document (default 2048); codec: of a sample (default 1029)");
   add_int(command, "--prefill", 1, 1 << 26,
           "tokens read before decoding starts (perplexity: default 8/9 of a chunk; generation: default 512)",
           [eval](int value) { eval->prefill_tokens = value; });

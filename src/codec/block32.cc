@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "codec/hadamard.h"
+#include "codec/min_max.h"
 #include "codec/record.h"
 
 namespace qevict {
@@ -19,16 +20,28 @@ float inverse(float d) {
   return std::isfinite(result) ? result : 0.0f;
 }
 
-// Half a step is already added. False comparisons catch what an overflow of max - min left.
-unsigned nibble(float scaled) { return scaled < 15.5f ? static_cast<unsigned>(scaled) : 15u; }
+// Half a step is already added. A false comparison catches what an overflow of max - min left.
+int nibble(float scaled) { return static_cast<int>(scaled < 15.5f ? scaled : 15.0f); }
+
+// Half away from zero, as std::round, without a call: |x| is at most 127 and a bit.
+int rounded(float x) {
+  const int whole = static_cast<int>(x);
+  const float rest = x - static_cast<float>(whole);
+  return whole + (rest >= 0.5f ? 1 : 0) - (rest <= -0.5f ? 1 : 0);
+}
+
+float largest_magnitude(Block x) {
+  float lanes[8] = {};  // side by side
+  for (int j = 0; j < kBlockChannels; j += 8)
+    for (int k = 0; k < 8; ++k) lanes[k] = std::max(lanes[k], std::abs(x[j + k]));
+  return *std::max_element(lanes, lanes + 8);
+}
 
 void encode_q8_0(Block x, std::byte* out) {
-  float largest = 0.0f;
-  for (const float value : x) largest = std::max(largest, std::abs(value));
-  const float d = largest / 127.0f, scale = inverse(d);
+  const float d = largest_magnitude(x) / 127.0f, scale = inverse(d);
   store_half({out, 2}, 0, to_half_saturated(d));
   for (int j = 0; j < kBlockChannels; ++j)
-    out[2 + j] = static_cast<std::byte>(static_cast<std::int8_t>(std::round(x[j] * scale)));
+    out[2 + j] = static_cast<std::byte>(static_cast<std::int8_t>(rounded(x[j] * scale)));
 }
 
 void decode_q8_0(const std::byte* in, float* x) {
@@ -38,8 +51,8 @@ void decode_q8_0(const std::byte* in, float* x) {
 
 void encode_nibbles(Block x, float from, float scale, float half_step, std::byte* out) {
   for (int j = 0; j < 16; ++j) {
-    const unsigned low = nibble((x[j] - from) * scale + half_step);
-    const unsigned high = nibble((x[j + 16] - from) * scale + half_step);
+    const int low = nibble((x[j] - from) * scale + half_step);
+    const int high = nibble((x[j + 16] - from) * scale + half_step);
     out[j] = static_cast<std::byte>(low | high << 4);
   }
 }
@@ -53,16 +66,18 @@ void decode_nibbles(const std::byte* in, int zero, float d, float m, float* x) {
 }
 
 void encode_q4_0(Block x, std::byte* out) {
-  float largest = 0.0f;  // with its sign; the first of equal magnitudes
-  for (const float value : x)
-    if (std::abs(value) > std::abs(largest)) largest = value;
+  // With its sign; the first of equal magnitudes, and +0 if all are zeros.
+  const float magnitude = largest_magnitude(x);
+  float largest = 0.0f;
+  if (magnitude > 0.0f)
+    largest = *std::ranges::find_if(x, [magnitude](float value) { return std::abs(value) == magnitude; });
   const float d = largest / -8.0f;
   store_half({out, 2}, 0, to_half_saturated(d));
   encode_nibbles(x, 0.0f, inverse(d), 8.5f, out + 2);
 }
 
 void encode_q4_1(Block x, std::byte* out) {
-  const auto [lowest, highest] = std::ranges::minmax(x);
+  const auto [lowest, highest] = min_max(x);
   const float d = (highest - lowest) / 15.0f;
   store_half({out, 4}, 0, to_half_saturated(d));
   store_half({out, 4}, 1, to_half_saturated(lowest));

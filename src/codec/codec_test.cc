@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "codec/hadamard.h"
 
 namespace qevict {
 namespace {
@@ -90,25 +92,35 @@ TEST(Codecs, TheFamilyIsComplete) {
     }
 }
 
-// docs/formats.md has one line `| name | T | formula | bytes at D = 64 | 80 | 96 | 128 | 256 | ...` for every codec;
-// "-" where the codec does not take the shape.
-TEST(Codecs, TheDocumentedSizesAreTheCodecs) {
+using Cells = std::vector<std::string>;
+
+// Table rows of docs/formats.md whose first cell is a codec's name.
+std::vector<Cells> documented_rows() {
   const std::filesystem::path source = __FILE__;
   std::ifstream page(source.parent_path() / "../../docs/formats.md");
-  ASSERT_TRUE(page.is_open());
-  std::map<std::string, std::vector<std::string>> documented;
+  EXPECT_TRUE(page.is_open());
+  std::vector<Cells> rows;
   for (std::string line; std::getline(page, line);) {
     std::istringstream cells(line);
-    std::vector<std::string> row;
+    Cells row;
     for (std::string cell; std::getline(cells, cell, '|');) {
       const auto first = cell.find_first_not_of(' ');
       row.push_back(first == std::string::npos ? "" : cell.substr(first, cell.find_last_not_of(' ') - first + 1));
     }
-    if (row.size() > 8 && find_codec(row[1]) != nullptr) documented[row[1]] = row;
+    if (row.size() > 1 && find_codec(row[1]) != nullptr) rows.push_back(row);
   }
+  return rows;
+}
+
+// `| name | T | formula | bytes at D = 64 | 80 | 96 | 128 | 256 | ...` for every codec; "-" where it does not take the
+// shape.
+TEST(Codecs, TheDocumentedSizesAreTheCodecs) {
+  std::map<std::string, Cells> documented;
+  for (const Cells& row : documented_rows())
+    if (row.size() == 10) documented[row[1]] = row;
   for (const CodecRow& row : codecs()) {
-    const std::vector<std::string>& cells = documented[std::string(row.name)];
-    ASSERT_GE(cells.size(), 9u) << row.name;
+    const Cells& cells = documented[std::string(row.name)];
+    ASSERT_EQ(cells.size(), 10u) << row.name;
     const int tokens = std::stoi(cells[2]);
     int cell = 4;
     for (const int dim : {64, 80, 96, 128, 256}) {
@@ -117,6 +129,59 @@ TEST(Codecs, TheDocumentedSizesAreTheCodecs) {
           << row.name << " " << dim;
     }
   }
+}
+
+// `| name | keys or values | token | channel | code | byte: hexadecimal, ... |`: elsewhere than in these bytes the
+// record does not depend on that code. Put into a record of other codes, they change what the codec decodes there (in
+// rotated values: in that token) and nowhere else.
+TEST(Codecs, TheDocumentedBitsAreTheCodecs) {
+  int examples = 0;
+  for (const Cells& row : documented_rows()) {
+    if (row.size() != 7 || (row[2] != "keys" && row[2] != "values")) continue;
+    ++examples;
+    const CodecRow& codec = *find_codec(row[1]);
+    const bool keys = row[2] == "keys";
+    const int token = std::stoi(row[3]), channel = std::stoi(row[4]), code = std::stoi(row[5]);
+    const WindowShape shape{codec.supports({8, 64, 64}) ? 8 : 32, 64, 64};
+    Rng rng(6);
+    const std::size_t n = static_cast<std::size_t>(shape.tokens) * 64;
+    Floats k(n), v(n);
+    for (Floats* x : {&k, &v})
+      for (float& value : *x) value = static_cast<float>(rng.normal());
+    std::vector<std::byte> head(codec.head_bytes(shape)), record(codec.window_bytes(shape));
+    if (!head.empty()) codec.estimate_head(shape, k, v, head);
+    ASSERT_TRUE(codec.encode(shape, k, v, head, record));
+    Floats before_k(n), before_v(n), after_k(n), after_v(n);
+    codec.decode(shape, record, head, before_k, before_v);
+    std::istringstream bytes(row[6]);
+    int at = 0, ones = 0;
+    for (unsigned value = 0; bytes >> at && bytes.ignore(1, ':') && bytes >> std::hex >> value; bytes >> std::dec) {
+      ASSERT_LT(at, static_cast<int>(record.size()));
+      record[at] ^= std::byte{static_cast<unsigned char>(value)};
+      ones += std::popcount(value);
+      bytes.ignore(1, ',');
+    }
+    EXPECT_EQ(ones, std::popcount(static_cast<unsigned>(code))) << row[1] << " " << row[6];
+    codec.decode(shape, record, head, after_k, after_v);
+    const bool spread = !keys && row[1].front() == 'k' && row[1] != "kivi-2" && row[1] != "kivi-4";
+    for (int i = 0; i < static_cast<int>(n); ++i) {
+      const bool here = spread ? i / 64 == token : i == token * 64 + channel;
+      if (!spread || !here) {
+        EXPECT_EQ(after_k[i] != before_k[i], keys && here) << row[1] << " " << row[2] << " " << i;
+        EXPECT_EQ(after_v[i] != before_v[i], !keys && here) << row[1] << " " << row[2] << " " << i;
+      }
+    }
+    // In rotated values the change is the channel's column of the rotation: as large everywhere, with its signs.
+    if (spread) {
+      Floats change(64), column(64);
+      for (int d = 0; d < 64; ++d) change[d] = after_v[token * 64 + d] - before_v[token * 64 + d];
+      column[channel] = 1;
+      unrotate_values(column, rotation_signs(64));
+      for (int d = 0; d < 64; ++d)
+        EXPECT_NEAR(change[d] / change[0], column[d] / column[0], 1e-2) << row[1] << " " << d;
+    }
+  }
+  EXPECT_GE(examples, 10);
 }
 
 // Keys with channel biases, as models have them.

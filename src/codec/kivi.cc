@@ -29,18 +29,21 @@ void encode_keys(const KiviLayout& layout, std::span<const float> keys, std::spa
       lowest[c] = std::min(lowest[c], keys[t * dim + c]);
       highest[c] = std::max(highest[c], keys[t * dim + c]);
     }
+  std::vector<float>&divisor = highest, &zero = lowest;
   for (int c = 0; c < dim; ++c) {
     const MinMaxGroup params = min_max_group(lowest[c], highest[c], bits);
     store_half(group.subspan(layout.key_scales()), c, params.scale);
     store_half(group.subspan(layout.key_zeros()), c, params.zero);
-    const float divisor = min_max_divisor(params.scale), zero = to_float(params.zero);
-    for (int i = 0; i < kKiviGroup / per_byte; ++i) {
-      unsigned byte = 0;
-      for (int k = 0; k < per_byte; ++k)
-        byte |= static_cast<unsigned>(min_max_code(keys[(per_byte * i + k) * dim + c], divisor, zero, bits))
-                << k * bits;
-      group[layout.key_codes() + i * dim + c] = static_cast<std::byte>(byte);
-    }
+    divisor[c] = min_max_divisor(to_float(params.scale));
+    zero[c] = to_float(params.zero);
+  }
+  std::ranges::fill(group.subspan(layout.key_codes(), layout.code_bytes(dim)), std::byte{0});
+  for (int t = 0; t < kKiviGroup; ++t) {
+    std::byte* out = &group[layout.key_codes() + t / per_byte * dim];
+    const float* key = &keys[t * dim];
+    const int shift = t % per_byte * bits;
+    for (int c = 0; c < dim; ++c)
+      out[c] |= static_cast<std::byte>(min_max_code(key[c], divisor[c], zero[c], bits) << shift);
   }
 }
 
@@ -64,11 +67,11 @@ void encode_values(const KiviLayout& layout, std::span<const float> values, std:
   const int bits = layout.bits, bytes = kKiviGroup * bits / 8, n = layout.shape.value_dim;  // groups in all
   for (int g = 0; g < n; ++g) {
     const auto x = values.subspan(g * kKiviGroup, kKiviGroup);
-    const auto [lowest, highest] = std::ranges::minmax(x);
+    const auto [lowest, highest] = min_max(x);
     const MinMaxGroup params = min_max_group(lowest, highest, bits);
     store_half(group.subspan(layout.value_scales()), g, params.scale);
     store_half(group.subspan(layout.value_zeros()), g, params.zero);
-    const float divisor = min_max_divisor(params.scale), zero = to_float(params.zero);
+    const float divisor = min_max_divisor(to_float(params.scale)), zero = to_float(params.zero);
     for (int i = 0; i < bytes; ++i) {
       unsigned byte = 0;
       for (int k = 0; k < 8 / bits; ++k)

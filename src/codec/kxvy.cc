@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "base/check.h"
 #include "codec/hadamard.h"
 #include "codec/lloyd_max.h"
 #include "codec/scale8.h"
+#include "codec/token_block.h"
 
 namespace qevict {
 namespace {
@@ -88,33 +90,44 @@ bool encode_window(const KxvyLayout& layout, std::span<const float> keys, std::s
   if (!all_finite(keys) || !all_finite(values)) return false;
   if (!all_finite(params.key_mean) || !all_finite(params.key_deviation) || !all_finite(params.value_mean)) return false;
 
-  Codes excluded(key_dim);
+  Codes excluded(key_dim), codes;
   for (int d = 0; d < key_dim; ++d) excluded[d] = params.key_deviation[d] == 0.0f;
+  // A key that is finite over infinity is 0: so are the channels that take part in nothing.
+  Floats divisor = params.key_deviation;
+  for (float& x : divisor)
+    if (x == 0.0f) x = std::numeric_limits<float>::infinity();
   const std::span<const float> signs = rotation_signs(value_dim);
-  Floats row;
+  Floats rows;
+  TokenBlock block;
   for (int begin = 0; begin < tokens; begin += kBlockTokens) {
     const int n = std::min(kBlockTokens, tokens - begin);
-    const auto block = record.subspan(layout.block_at(begin), layout.block_bytes(n));
-    Codes key_codes(static_cast<std::size_t>(n) * key_dim), value_codes(static_cast<std::size_t>(n) * value_dim);
-    for (int t = 0; t < n; ++t) {
-      const auto key = keys.subspan(static_cast<std::size_t>(begin + t) * key_dim, key_dim);
-      row.assign(key_dim, 0.0f);
-      for (int d = 0; d < key_dim; ++d)
-        if (excluded[d] == 0) row[d] = (key[d] - params.key_mean[d]) / params.key_deviation[d];
-      if (!all_finite(row)) return false;
-      block[layout.key_scales(n) + t] =
-          std::byte{encode_token(row, excluded, layout.key_bits, std::span(key_codes).subspan(t * key_dim, key_dim))};
+    const auto out = record.subspan(layout.block_at(begin), layout.block_bytes(n));
+    const auto part = [&](std::span<const float> given, int dim) {
+      return given.subspan(static_cast<std::size_t>(begin) * dim, static_cast<std::size_t>(n) * dim);
+    };
 
-      const auto value = values.subspan(static_cast<std::size_t>(begin + t) * value_dim, value_dim);
-      row.assign(value.begin(), value.end());
-      for (int d = 0; d < value_dim; ++d) row[d] -= params.value_mean[d];
-      rotate_values(row, signs);
-      if (!all_finite(row)) return false;
-      block[layout.value_scales(n) + t] =
-          std::byte{encode_token(row, {}, layout.value_bits, std::span(value_codes).subspan(t * value_dim, value_dim))};
+    rows.assign(part(keys, key_dim).begin(), part(keys, key_dim).end());
+    for (int t = 0; t < n; ++t) {
+      float* row = &rows[static_cast<std::size_t>(t) * key_dim];
+      for (int d = 0; d < key_dim; ++d) row[d] = (row[d] - params.key_mean[d]) / divisor[d];
     }
-    pack_keys(layout.keys(n), key_codes, block.subspan(layout.key_codes(), layout.keys(n).bytes()));
-    pack_values(layout.values(n), value_codes, block.subspan(layout.value_codes(n), layout.values(n).bytes()));
+    if (!all_finite(rows)) return false;
+    block.dim = key_dim;
+    load_rows(rows, n, block);
+    codes.resize(rows.size());
+    encode_rows(block, excluded, layout.key_bits, n, codes, out.subspan(layout.key_scales(n), n));
+    pack_keys(layout.keys(n), codes, out.subspan(layout.key_codes(), layout.keys(n).bytes()));
+
+    rows.assign(part(values, value_dim).begin(), part(values, value_dim).end());
+    for (int t = 0; t < n; ++t)
+      for (int d = 0; d < value_dim; ++d) rows[static_cast<std::size_t>(t) * value_dim + d] -= params.value_mean[d];
+    block.dim = value_dim;
+    load_rows(rows, n, block);
+    rotate_rows(block, signs);
+    if (!all_finite(block.rows)) return false;
+    codes.resize(rows.size());
+    encode_rows(block, {}, layout.value_bits, n, codes, out.subspan(layout.value_scales(n), n));
+    pack_values(layout.values(n), codes, out.subspan(layout.value_codes(n), layout.values(n).bytes()));
   }
   return true;
 }

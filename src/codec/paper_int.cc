@@ -24,39 +24,40 @@ bool encode_window(const PaperIntLayout& layout, std::span<const float> keys, st
   if (!all_finite(keys) || !all_finite(values)) return false;
   const auto [tokens, key_dim, value_dim] = layout.shape;
 
-  // Channels innermost, so that the compiler makes vectors of them.
   std::vector<std::uint8_t> codes(keys.size());
-  std::vector<float> lows(keys.begin(), keys.begin() + key_dim), highs(lows), divisors(lows), zeros(lows);
+  std::vector<float> lowest(keys.begin(), keys.begin() + key_dim), highest = lowest;
   for (int t = 1; t < tokens; ++t) {
-    const float* row = keys.data() + static_cast<std::size_t>(t) * key_dim;
+    const float* row = &keys[static_cast<std::size_t>(t) * key_dim];
     for (int d = 0; d < key_dim; ++d) {
-      lows[d] = std::min(lows[d], row[d]);
-      highs[d] = std::max(highs[d], row[d]);
+      lowest[d] = std::min(lowest[d], row[d]);
+      highest[d] = std::max(highest[d], row[d]);
     }
   }
+  std::vector<float>&divisor = highest, &zero = lowest;
   for (int d = 0; d < key_dim; ++d) {
-    const MinMaxGroup group = min_max_group(lows[d], highs[d], layout.bits);
+    const MinMaxGroup group = min_max_group(lowest[d], highest[d], layout.bits);
     store_half(record.subspan(layout.key_scales()), layout.key_slot(d), group.scale);
     store_half(record.subspan(layout.key_zeros()), layout.key_slot(d), group.zero);
-    divisors[d] = min_max_divisor(group.scale);
-    zeros[d] = to_float(group.zero);
+    divisor[d] = min_max_divisor(to_float(group.scale));
+    zero[d] = to_float(group.zero);
   }
   for (int t = 0; t < tokens; ++t) {
-    const float* row = keys.data() + static_cast<std::size_t>(t) * key_dim;
-    std::uint8_t* out = codes.data() + static_cast<std::size_t>(t) * key_dim;
-    for (int d = 0; d < key_dim; ++d) out[d] = min_max_code(row[d], divisors[d], zeros[d], layout.bits);
+    const std::size_t at = static_cast<std::size_t>(t) * key_dim;
+    const float* row = &keys[at];
+    for (int d = 0; d < key_dim; ++d) codes[at + d] = min_max_code(row[d], divisor[d], zero[d], layout.bits);
   }
   pack_keys(layout.keys(), codes, record.subspan(layout.key_codes(), layout.keys().bytes()));
 
   codes.resize(values.size());
   for (int t = 0; t < tokens; ++t) {
-    const auto row = values.subspan(static_cast<std::size_t>(t) * value_dim, value_dim);
-    const auto [lowest, highest] = std::ranges::minmax(row);
-    const MinMaxGroup group = min_max_group(lowest, highest, layout.bits);
+    const std::size_t at = static_cast<std::size_t>(t) * value_dim;
+    const auto row = values.subspan(at, value_dim);
+    const auto [low, high] = min_max(row);
+    const MinMaxGroup group = min_max_group(low, high, layout.bits);
     store_half(record.subspan(layout.value_scales()), t, group.scale);
     store_half(record.subspan(layout.value_zeros()), t, group.zero);
-    const float divisor = min_max_divisor(group.scale), zero = to_float(group.zero);
-    for (int d = 0; d < value_dim; ++d) codes[t * value_dim + d] = min_max_code(row[d], divisor, zero, layout.bits);
+    const float row_divisor = min_max_divisor(to_float(group.scale)), row_zero = to_float(group.zero);
+    for (int d = 0; d < value_dim; ++d) codes[at + d] = min_max_code(row[d], row_divisor, row_zero, layout.bits);
   }
   pack_values(layout.values(), codes, record.subspan(layout.value_codes(), layout.values().bytes()));
   return true;

@@ -88,8 +88,9 @@ void for_value_codes(const CodeShape& shape, int n, const Move& move) {
         move(stripes, apart * c + t % apart, g * (n / apart) + t / apart, shape.bits, t * shape.dim + g * lanes + c);
 }
 
-// Unpacking is on the path of kernels that have no form of their own: where all rows are whole, a row at a time. Calls
-// place(code index, lanes) with the codes of all streams.
+// Where all rows are whole, as they are at usual head sizes, a row at a time: unpacking is on the path of kernels that
+// have no form of their own, packing on that of windows on their way into codes. Calls place(code index, lanes) with
+// the codes of all streams.
 template <class Lane, class Place>
 void for_rows(const std::byte* part, int streams, int n_codes, int bits, const Place& place) {
   constexpr int kLaneBits = 8 * sizeof(Lane), kMaxStreams = 64;
@@ -135,33 +136,28 @@ bool unpack_value_rows(const CodeShape& shape, int n, const std::byte* part, std
   return true;
 }
 
-// The inverse of for_rows: take(code index, lanes) gives the codes of all streams. The rows must still be zero.
+// The other way, likewise. take(code index, lanes) fetches the codes of all streams. Codes of a row are or-ed together
+// while it is in the registers.
 template <class Lane, class Take>
-void put_rows(std::byte* part, int streams, int n_codes, int bits, const Take& take) {
+void to_rows(std::byte* part, int streams, int n_codes, int bits, const Take& take) {
   constexpr int kLaneBits = 8 * sizeof(Lane), kMaxStreams = 64;
-  const auto add = [&](int r, const Lane* codes, auto&& shifted) {
-    Lane lanes[kMaxStreams];
-    std::byte* row = part + static_cast<std::size_t>(r) * streams * sizeof(Lane);
-    std::memcpy(lanes, row, streams * sizeof(Lane));
-    for (int s = 0; s < streams; ++s) lanes[s] = static_cast<Lane>(lanes[s] | shifted(codes[s]));
-    std::memcpy(row, lanes, streams * sizeof(Lane));
-  };
-  Lane codes[kMaxStreams];
+  Lane row[kMaxStreams] = {}, codes[kMaxStreams];
   for (int i = 0; i < n_codes; ++i) {
-    const int bit = i * bits, shift = bit % kLaneBits;
     take(i, codes);
-    add(bit / kLaneBits, codes, [&](Lane code) { return code << shift; });
-    if (shift + bits > kLaneBits)
-      add(bit / kLaneBits + 1, codes, [&](Lane code) { return code >> (kLaneBits - shift); });
+    const int bit = i * bits, shift = bit % kLaneBits;
+    for (int s = 0; s < streams; ++s) row[s] = static_cast<Lane>(row[s] | codes[s] << shift);
+    if (shift + bits < kLaneBits) continue;
+    std::memcpy(part + static_cast<std::size_t>(bit / kLaneBits) * streams * sizeof(Lane), row, streams * sizeof(Lane));
+    for (int s = 0; s < streams; ++s) row[s] = static_cast<Lane>(codes[s] >> (kLaneBits - shift));
   }
 }
 
 bool pack_key_rows(const CodeShape& shape, int n, const std::uint8_t* codes, std::byte* part) {
   if (shape.lane_bits != 16 || shape.dim % 8 != 0 || shape.dim / 4 * shape.bits % 16 != 0) return false;
-  put_rows<std::uint16_t>(part, 4 * n, shape.dim / 4, shape.bits, [&](int i, std::uint16_t* lanes) {
-    const std::uint8_t* from = codes + i / 2 * 8 + i % 2;
-    for (int t = 0; t < n; ++t, from += shape.dim, lanes += 4)
-      for (int k = 0; k < 4; ++k) lanes[k] = from[2 * k];
+  to_rows<std::uint16_t>(part, 4 * n, shape.dim / 4, shape.bits, [&](int i, std::uint16_t* lanes) {
+    const std::uint8_t* in = codes + i / 2 * 8 + i % 2;
+    for (int t = 0; t < n; ++t, in += shape.dim, lanes += 4)
+      for (int k = 0; k < 4; ++k) lanes[k] = in[2 * k];
   });
   return true;
 }
@@ -171,10 +167,10 @@ bool pack_value_rows(const CodeShape& shape, int n, const std::uint8_t* codes, s
   constexpr int kLaneBits = 8 * sizeof(Lane);
   const int apart = shape.lane_bits == 8 ? 4 : 2, n_codes = shape.dim / 16 * (n / apart);
   if (shape.lane_bits != kLaneBits || shape.dim % 16 != 0 || n_codes * shape.bits % kLaneBits != 0) return false;
-  put_rows<Lane>(part, 16 * apart, n_codes, shape.bits, [&](int i, Lane* lanes) {
-    const std::uint8_t* from = codes + i % (n / apart) * apart * shape.dim + i / (n / apart) * 16;
+  to_rows<Lane>(part, 16 * apart, n_codes, shape.bits, [&](int i, Lane* lanes) {
+    const std::uint8_t* in = codes + i % (n / apart) * apart * shape.dim + i / (n / apart) * 16;
     for (int c = 0; c < 16; ++c, lanes += apart)
-      for (int t = 0; t < apart; ++t) lanes[t] = from[t * shape.dim + c];
+      for (int t = 0; t < apart; ++t) lanes[t] = in[t * shape.dim + c];
   });
   return true;
 }
@@ -191,11 +187,12 @@ void for_blocks(const CodeShape& shape, std::size_t n_codes, std::size_t part_by
 }  // namespace
 
 void pack_keys(const CodeShape& shape, std::span<const std::uint8_t> codes, std::span<std::byte> part) {
-  std::ranges::fill(part, std::byte{0});
   for_blocks(shape, codes.size(), part.size(), [&](int t, int n) {
     const std::uint8_t* from = &codes[t * shape.dim];
     std::byte* to = &part[shape.block_bytes(t)];
-    if (!pack_key_rows(shape, n, from, to)) for_key_codes(shape, n, Pack{to, from});
+    if (pack_key_rows(shape, n, from, to)) return;
+    std::fill_n(to, shape.block_bytes(n), std::byte{0});
+    for_key_codes(shape, n, Pack{to, from});
   });
 }
 
@@ -208,12 +205,12 @@ void unpack_keys(const CodeShape& shape, std::span<const std::byte> part, std::s
 }
 
 void pack_values(const CodeShape& shape, std::span<const std::uint8_t> codes, std::span<std::byte> part) {
-  std::ranges::fill(part, std::byte{0});
   for_blocks(shape, codes.size(), part.size(), [&](int t, int n) {
     const std::uint8_t* from = &codes[t * shape.dim];
     std::byte* to = &part[shape.block_bytes(t)];
-    if (!pack_value_rows<std::uint8_t>(shape, n, from, to) && !pack_value_rows<std::uint16_t>(shape, n, from, to))
-      for_value_codes(shape, n, Pack{to, from});
+    if (pack_value_rows<std::uint8_t>(shape, n, from, to) || pack_value_rows<std::uint16_t>(shape, n, from, to)) return;
+    std::fill_n(to, shape.block_bytes(n), std::byte{0});
+    for_value_codes(shape, n, Pack{to, from});
   });
 }
 
@@ -226,11 +223,12 @@ void unpack_values(const CodeShape& shape, std::span<const std::byte> part, std:
   });
 }
 
+// An exponent of ones, and one more, carries into the sign: no branch and no comparison for each value.
 bool all_finite(std::span<const float> values) {
-  constexpr std::uint32_t kExponent = 0x7f800000u;
-  bool finite = true;
-  for (const float value : values) finite &= (std::bit_cast<std::uint32_t>(value) & kExponent) != kExponent;
-  return finite;
+  constexpr std::uint32_t kExponent = 0x7f800000u, kOne = 0x00800000u;
+  std::uint32_t carries = 0;
+  for (const float value : values) carries |= (std::bit_cast<std::uint32_t>(value) & kExponent) + kOne;
+  return carries >> 31 == 0;
 }
 
 }  // namespace qevict

@@ -189,9 +189,9 @@ Result<CacheSettings> CacheSettings::from(const CacheConfig& config, int n_ctx) 
 Result<void> CacheSettings::check_shape(const CacheShape& shape) const {
   if (rule.codec == nullptr || rule.codec->supports(rule.window_shape(shape))) return {};
   return invalid(
-      "KV codec \"{}\" does not take windows of {} tokens with keys of {} and values of {} channels: choose another "
-      "codec or KV window",
-      rule.codec->name, rule.zones.window, shape.key_dim, shape.value_dim);
+      "KV codec \"{}\" needs {}, and cannot take a KV window of {} with {} channels of keys and {} of values: choose "
+      "another codec or window",
+      rule.codec->name, rule.codec->needs, rule.zones.window, shape.key_dim, shape.value_dim);
 }
 
 std::vector<Setting> CacheSettings::list() const {

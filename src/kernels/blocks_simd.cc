@@ -48,12 +48,16 @@ HWY_INLINE V32 products(V16 a, V16 b) {
 
 // The key rows or value rows of a range, a tile at a time, with their scales and minima.
 template <BlockType kType>
-class BlockRows {
+class CodedRows {
  public:
   static constexpr int kHeader = kType == BlockType::q4_1 ? 4 : 2;
 
-  BlockRows(const DecodeTask& task, bool keys)
-      : task_(task), keys_(keys), layout_{task.head.window, kType}, token_(task.range.begin) {
+  CodedRows(const DecodeTask& task, bool keys)
+      : task_(task),
+        keys_(keys),
+        layout_{task.head.window, kType},
+        windows_ahead_(kTokensAhead / task.head.window.tokens + 1),
+        token_(task.range.begin) {
     n_blocks_ = (keys ? layout_.shape.key_dim : layout_.shape.value_dim) / kBlockChannels;
   }
   int blocks() const { return n_blocks_; }
@@ -65,7 +69,7 @@ class BlockRows {
     for (; count < kTile && token_ < task_.range.end; ++count, ++token_) {
       const std::byte* record = task_.head.codes[window].record;
       rows_[count] = record + (keys_ ? layout_.key_row(within) : layout_.value_row(within));
-      if (keys_) touch(window, within);
+      if (keys_ && within == 0) touch(window);
       if (++within == window_tokens) {
         within = 0;
         ++window;
@@ -95,13 +99,13 @@ class BlockRows {
   const float* minima(int block) const { return minima_ + block * kTile; }
 
  private:
-  // Whole records while keys are read, in order; their values then wait in the second cache.
-  void touch(int window, int within) const {
-    const std::size_t ahead = kTokensAhead / layout_.shape.tokens + 1;
-    if (window + ahead >= task_.head.codes.size()) return;
-    const std::byte* record = task_.head.codes[window + ahead].record;
-    const std::size_t share = layout_.bytes() / layout_.shape.tokens;
-    for (std::size_t at = within * share; at < (within + 1) * share; at += 64) hwy::Prefetch(record + at);
+  // Whole records while keys are read, in order; their values then wait in the second cache. Inlined: to GCC a function
+  // that only prefetches does nothing, and its calls go.
+  HWY_INLINE void touch(int window) const {
+    const auto ahead = static_cast<std::size_t>(window + windows_ahead_);
+    if (ahead >= task_.head.codes.size()) return;
+    const std::byte* record = task_.head.codes[ahead].record;
+    for (std::size_t at = 0; at < layout_.bytes(); at += 64) hwy::Prefetch(record + at);
   }
   // Collects first, converts later: a vector read right behind narrow writes waits for them.
   void load_column(int at, float* out) const {
@@ -117,6 +121,7 @@ class BlockRows {
   const DecodeTask& task_;
   bool keys_;
   Block32Layout layout_;
+  int windows_ahead_;
   int n_blocks_;
   int token_;
   const std::byte* rows_[kTile];
@@ -124,7 +129,7 @@ class BlockRows {
 };
 
 // The scaled queries in 16 bits, of one block in its own unit.
-struct Query {
+struct RoundedQuery {
   const std::int16_t* codes;  // [group][key_dim]
   const float* units;         // [group][blocks]
   const float* sums;          // [group][blocks] of the channels
@@ -143,7 +148,7 @@ HWY_INLINE V32 half_sums(V32 a, V32 b, V32 c, V32 e) {
 
 // Logits of 8 tokens: out[g * stride + token].
 template <BlockType kType, int kHeads>
-HWY_NOINLINE void tile_logits(const BlockRows<kType>& rows, int first, const Query& query, int dim, float* out,
+HWY_NOINLINE void tile_logits(const CodedRows<kType>& rows, int first, const RoundedQuery& query, int dim, float* out,
                               std::size_t stride) {
   const DF df;
   VF logits[kHeads];
@@ -199,7 +204,7 @@ HWY_INLINE float weigh(const float* p, const float* scale, int count, std::int16
 
 // acc[g] += sum over the tile's tokens of p[g][token] * value[token].
 template <BlockType kType, int kHeads>
-HWY_NOINLINE void add_values(const BlockRows<kType>& rows, int count, const float* p, std::size_t stride, float* acc,
+HWY_NOINLINE void add_values(const CodedRows<kType>& rows, int count, const float* p, std::size_t stride, float* acc,
                              int dim) {
   const DF df;
   const D8 d8;
@@ -268,11 +273,12 @@ void DecodeBlockType(const DecodeTask& task, bool rotated) {
   round_query(query, codes, units, sums);
 
   int token = 0;
-  BlockRows<kType> keys(task, true);
+  CodedRows<kType> keys(task, true);
   while (const int count = keys.next()) {
     for_head_groups(shape.group, [&](auto heads, int g) HWY_ATTR {
       constexpr int kHeads = decltype(heads)::value;
-      const Query q{codes + std::ptrdiff_t{g} * shape.key_dim, units + g * keys.blocks(), sums + g * keys.blocks()};
+      const RoundedQuery q{codes + std::ptrdiff_t{g} * shape.key_dim, units + g * keys.blocks(),
+                           sums + g * keys.blocks()};
       float* out = task.weights + g * task.weight_stride + token;
       int t = 0;
       for (; t + kLanes <= count; t += kLanes)
@@ -286,7 +292,7 @@ void DecodeBlockType(const DecodeTask& task, bool rotated) {
   }
   softmax_rows(task, n);
   token = 0;
-  BlockRows<kType> values(task, false);
+  CodedRows<kType> values(task, false);
   while (const int count = values.next()) {
     for_head_groups(shape.group, [&](auto heads, int g) HWY_ATTR {
       add_values<kType, decltype(heads)::value>(values, count, task.weights + g * task.weight_stride + token,

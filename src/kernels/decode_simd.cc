@@ -9,7 +9,6 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/decode_simd.cc"
-#include "hwy/cache_control.h"
 #include "kernels/simd_targets.h"
 // After simd_targets.h:
 #include "kernels/decode_rows-inl.h"
@@ -84,17 +83,12 @@ void DecodeF16(const DecodeTask& task) {
   const HeadShape& shape = task.shape;
   const std::span<float> query = thread_scratch(static_cast<std::size_t>(shape.group) * shape.key_dim);
   scale_query(task, query.data());
-  const auto touch_row = [](const Half* row, int dim) {
-    for (int c = 0; c < dim; c += 32) hwy::Prefetch(row + c);
-  };
-  const auto touch_keys = [&](const Half* row) { touch_row(row, shape.key_dim); };
-  const auto touch_values = [&](const Half* row) { touch_row(row, shape.value_dim); };
   with_lanes_dividing(shape.key_dim, [&](auto d) HWY_ATTR {
     constexpr int kLanes = hn::MaxLanes(d);
     TokenRows rows(task.head, task.range.begin, task.range.end, TokenRows::Of::keys, shape.key_dim);
     const Half* keys[kLanes];
     int token = 0;
-    while (const int count = rows.next(keys, kLanes, touch_keys)) {
+    while (const int count = rows.next(keys, kLanes, true)) {
       for (int i = count; i < kLanes; ++i) keys[i] = keys[count - 1];
       for_head_groups(shape.group, [&](auto heads, int g) HWY_ATTR {
         const float* q = query.data() + g * shape.key_dim;
@@ -118,7 +112,7 @@ void DecodeF16(const DecodeTask& task) {
     TokenRows rows(task.head, task.range.begin, task.range.end, TokenRows::Of::values, shape.value_dim);
     const Half* values[kTile];
     int token = 0;
-    while (const int count = rows.next(values, kTile, touch_values)) {
+    while (const int count = rows.next(values, kTile, true)) {
       for_head_groups(shape.group, [&](auto heads, int g) HWY_ATTR {
         constexpr int kHeads = decltype(heads)::value;
         const float* p = task.weights + g * task.weight_stride + token;
