@@ -79,7 +79,9 @@ Command add_eval(CLI::App& command, Options& options) {
           "methods to compare with the full cache: a,b,c; one with options of its own: a:budget=10%:window=16");
   add_text(command, "--text", "FILE", "the text to measure on", [eval](const std::string& text) { eval->text = text; });
   command.get_option("--ctx-size")
-      ->description("perplexity: tokens of a chunk (default 2304); facts: of a document (default 2048); codec: of a sample (default 1029)");
+      ->description(
+          "perplexity: tokens of a chunk (default 2304); facts: of a document (default 2048); codec: of a sample "
+          "(default 1029)");
   add_int(command, "--prefill", 1, 1 << 26,
           "tokens read before decoding starts (perplexity: default 8/9 of a chunk; generation: default 512)",
           [eval](int value) { eval->prefill_tokens = value; });

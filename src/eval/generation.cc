@@ -65,8 +65,8 @@ Result<std::vector<GenerationResult>> eval_generation(const Model& model, std::s
     if (stopped) return eval_stopped();
     GenerationResult result{.method = cache.method,
                             .settings = session->settings(),
-                            .tokens = std::move(generation->tokens),
-                            .text = std::move(generation->text),
+                            .tokens = generation->tokens,
+                            .text = generation->text,
                             .prefill_tps = generation->prefill_tps(),
                             .decode_tps = generation->decode_tps()};
     result.kv.add(session->report());
