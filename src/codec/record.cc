@@ -226,11 +226,4 @@ void unpack_values(const CodeShape& shape, std::span<const std::byte> part, std:
   });
 }
 
-bool all_finite(std::span<const float> values) {
-  constexpr std::uint32_t kExponent = 0x7f800000u;
-  bool finite = true;
-  for (const float value : values) finite &= (std::bit_cast<std::uint32_t>(value) & kExponent) != kExponent;
-  return finite;
-}
-
 }  // namespace qevict

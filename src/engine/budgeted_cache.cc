@@ -1,8 +1,10 @@
 #include "engine/budgeted_cache.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
+#include <exception>
 
 #include "base/check.h"
 #include "routing/router.h"
@@ -183,8 +185,10 @@ Result<void> BudgetedCache::end_layer(int layer, int n_turn, const PrefillLayer&
       if (keeps_scores()) std::copy_n(scores.begin(), skip, head.tail_scores().begin());
       head.append(tokens.keys.subspan(skip * key_dim), tokens.values.subspan(skip * value_dim),
                   keeps_scores() ? std::span<const float>(scores).subspan(skip) : std::span<const float>{}, n_turn);
-    } else if (Result<void> routed = route_head(layer, h, tokens, turn_layout_); !routed) {
-      return routed;
+    } else {
+      Moves moves;
+      if (Result<void> routed = route_head(layer, h, tokens, turn_layout_, moves); !routed) return routed;
+      note(moves);
     }
   }
   return {};
@@ -232,20 +236,57 @@ Result<void> BudgetedCache::end_step() {
 
 Result<void> BudgetedCache::route_all() {
   const Clock::time_point start = Clock::now();
-  const double migration_before = migration_ms_;
   Result<HeadLayout> layout = layout_for(turn_, n_tokens_);
   if (!layout) return layout.error();
-  for (int layer = 0; layer < tiers_.shape().n_layers; ++layer) {
-    for (int h = 0; h < tiers_.shape().n_kv_heads; ++h) {
-      if (Result<void> routed = route_head(layer, h, tiers_.head(layer, h).tail(), *layout); !routed) return routed;
+  // Heads know nothing of each other, so it does not matter which thread routes one.
+  struct Head {
+    Result<void> result;
+    Moves moves;
+    double ms = 0;
+    std::exception_ptr bug;
+  };
+  std::vector<Head> heads(tiers_.heads().size());
+  const auto n_kv_heads = static_cast<std::size_t>(tiers_.shape().n_kv_heads);
+  std::atomic<std::size_t> next = 0;
+  const Work work = [&](int, int) {
+    for (std::size_t i = next++; i < heads.size(); i = next++) {
+      const Clock::time_point head_start = Clock::now();
+      try {
+        heads[i].result = route_head(static_cast<int>(i / n_kv_heads), static_cast<int>(i % n_kv_heads),
+                                     tiers_.heads()[i].tail(), *layout, heads[i].moves);
+      } catch (...) {
+        heads[i].bug = std::current_exception();
+      }
+      heads[i].ms = ms_since(head_start);
     }
+  };
+  if (team_) {
+    if (Result<void> worked = team_(work); !worked) return worked;
+  } else {
+    work(0, 1);
+  }
+  double all_ms = 0, migration_ms = 0;
+  for (const Head& head : heads) {
+    if (head.bug) std::rethrow_exception(head.bug);
+    if (!head.result) return head.result;
+    note(head.moves);
+    all_ms += head.ms;
+    migration_ms += head.moves.migration_ms;
   }
   routed_ = true;
   ++event_;
   ++totals_.routings;
-  totals_.migration_ms += migration_ms_ - migration_before;
-  totals_.routing_ms += ms_since(start) - (migration_ms_ - migration_before);
+  const double passed = ms_since(start);
+  const double migration_share = all_ms > 0 ? migration_ms / all_ms : 0;
+  totals_.migration_ms += passed * migration_share;
+  totals_.routing_ms += passed * (1 - migration_share);
   return {};
+}
+
+void BudgetedCache::note(const Moves& moves) {
+  totals_.promotions += moves.promotions;
+  totals_.demotions += moves.demotions;
+  totals_.evictions += moves.evictions;
 }
 
 // The layout with the head's own split of its history bytes, where the method asks for that. The split is made anew at
@@ -271,8 +312,10 @@ HeadLayout BudgetedCache::spend(const HeadCache& head, std::span<const Candidate
   return layout;
 }
 
-// Rank, plan, apply for one head. tokens: its unrouted tokens, all of them up to now.
-Result<void> BudgetedCache::route_head(int layer, int kv_head, const TokenView& tokens, const HeadLayout& layout) {
+// Rank, plan, apply for one head. tokens: its unrouted tokens, all of them up to now. Changes nothing but the head:
+// several may be routed at once.
+Result<void> BudgetedCache::route_head(int layer, int kv_head, const TokenView& tokens, const HeadLayout& layout,
+                                       Moves& moves) {
   HeadCache& head = tiers_.head(layer, kv_head);
   const Zones& zones = layout.zones;
   const std::int64_t n_tokens = tokens.first_position + tokens.n;
@@ -299,15 +342,15 @@ Result<void> BudgetedCache::route_head(int layer, int kv_head, const TokenView& 
       route(event_, candidates,
             {.full = chosen.full_slots, .quantized = chosen.quantized_slots, .promotion = settings_.promotion});
   for (const TierMove& move : plan.moves) {
-    totals_.promotions += move.from == Tier::quantized && move.to == Tier::full;
-    totals_.demotions += move.to == Tier::quantized;
-    totals_.evictions += move.to == Tier::evicted;
+    moves.promotions += move.from == Tier::quantized && move.to == Tier::full;
+    moves.demotions += move.to == Tier::quantized;
+    moves.evictions += move.to == Tier::evicted;
   }
   const std::int64_t keep =
       std::max(tokens.first_position, static_cast<std::int64_t>(zones.first_position(static_cast<int>(left))));
   const Clock::time_point start = Clock::now();
   const Result<void> applied = head.apply(plan, tokens, keep, chosen);
-  migration_ms_ += ms_since(start);
+  moves.migration_ms = ms_since(start);
   if (!applied) {
     Error error = applied.error();
     error.message = fmt::format("layer {}, KV head {}: {}", layer, kv_head, error.message);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -39,6 +40,11 @@ class BudgetedCache {
   // After the step's scores were added: routes if the step is one of the interval's.
   Result<void> end_step();
 
+  // Runs work on a team of threads, all at once; decode steps route their heads on it. None: one thread.
+  using Work = std::function<void(int thread, int n_threads)>;
+  using Team = std::function<Result<void>(const Work& work)>;
+  void use_team(Team team) { team_ = std::move(team); }
+
   TieredCache& tiers() { return tiers_; }
   const TieredCache& tiers() const { return tiers_; }
   float decay() const { return settings_.ranking == nullptr ? 1.0f : settings_.ranking->rule.decay; }
@@ -64,7 +70,13 @@ class BudgetedCache {
   Result<HeadLayout> layout_for(const Turn& turn, std::int64_t n_tokens) const;
   bool fits_uncompressed(std::int64_t n_tokens) const;
   void reserve(HeadCache& head, std::int64_t n_tokens) const;
-  Result<void> route_head(int layer, int kv_head, const TokenView& tokens, const HeadLayout& layout);
+  // What routing a head did, and how long its last part took.
+  struct Moves {
+    std::int64_t promotions = 0, demotions = 0, evictions = 0;
+    double migration_ms = 0;
+  };
+  Result<void> route_head(int layer, int kv_head, const TokenView& tokens, const HeadLayout& layout, Moves& moves);
+  void note(const Moves& moves);
   HeadLayout spend(const HeadCache& head, std::span<const Candidate> candidates, HeadLayout layout) const;
   Result<void> route_all();
   void note_bytes();
@@ -82,8 +94,8 @@ class BudgetedCache {
   std::vector<std::vector<F16Run>> past_runs_;  // [n_kv_heads], what past_ points to
   std::vector<std::vector<CodeWindow>> past_codes_;
   std::vector<HeadView> past_;
-  CacheReport totals_;       // counters and peaks so far
-  double migration_ms_ = 0;  // prefill included
+  Team team_;
+  CacheReport totals_;  // counters and peaks so far
   double bytes_sum_ = 0;
   double full_bytes_sum_ = 0;
 };
