@@ -61,8 +61,9 @@ struct CacheConfig {
   std::optional<double> floor;             // share of an equal part that every head keeps; in [0, 1]
   std::optional<bool> value_weight;        // scores times the L2 norms of the values
   std::optional<double>
-      quantization_loss;          // share of a window's worth that codes lose, if tiers are split by gain; [0, 1]
-  std::optional<bool> promotion;  // false: quantized windows never return to full precision
+      quantization_loss;           // share of a window's worth that codes lose, if tiers are split by gain; [0, 1]
+  std::optional<double> coverage;  // worth of any window held, in mean scores, for Spending::by_gain; >= 0
+  std::optional<bool> promotion;   // false: quantized windows never return to full precision
 };
 
 }  // namespace qevict

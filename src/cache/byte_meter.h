@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -13,10 +14,13 @@ namespace qevict {
 
 enum class ByteKind { f16, full, quantized, ledger, metadata };
 
+// Counts for any number of threads at once; bytes() is exact while none of them allocates.
 class ByteMeter {
  public:
-  void add(ByteKind kind, std::size_t bytes) { of(kind) += bytes; }
-  void remove(ByteKind kind, std::size_t bytes) { of(kind) -= bytes; }
+  void add(ByteKind kind, std::size_t bytes) { std::atomic_ref(of(kind)).fetch_add(bytes, std::memory_order_relaxed); }
+  void remove(ByteKind kind, std::size_t bytes) {
+    std::atomic_ref(of(kind)).fetch_sub(bytes, std::memory_order_relaxed);
+  }
   const CacheBytes& bytes() const { return bytes_; }
 
  private:

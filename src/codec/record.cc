@@ -223,12 +223,4 @@ void unpack_values(const CodeShape& shape, std::span<const std::byte> part, std:
   });
 }
 
-// An exponent of ones, and one more, carries into the sign: no branch and no comparison for each value.
-bool all_finite(std::span<const float> values) {
-  constexpr std::uint32_t kExponent = 0x7f800000u, kOne = 0x00800000u;
-  std::uint32_t carries = 0;
-  for (const float value : values) carries |= (std::bit_cast<std::uint32_t>(value) & kExponent) + kOne;
-  return carries >> 31 == 0;
-}
-
 }  // namespace qevict

@@ -22,6 +22,7 @@
 #include <cstring>
 #include <span>
 
+#include "base/finite.h"
 #include "base/half.h"
 
 namespace qevict {
@@ -58,7 +59,5 @@ inline Half load_half(std::span<const std::byte> part, int index) {
 inline void store_half(std::span<std::byte> part, int index, Half half) {
   std::memcpy(&part[2 * index], &half.bits, sizeof(half.bits));
 }
-
-bool all_finite(std::span<const float> values);
 
 }  // namespace qevict

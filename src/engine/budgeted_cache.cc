@@ -1,8 +1,10 @@
 #include "engine/budgeted_cache.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
+#include <exception>
 
 #include "base/check.h"
 #include "routing/allocator.h"
@@ -267,15 +269,18 @@ Result<void> BudgetedCache::end_step() {
 
 Result<void> BudgetedCache::route_all() {
   const Clock::time_point start = Clock::now();
-  const double migration_before = migration_ms_;
+  const double migration_before = migration_cpu_ms_, ranking_before = ranking_cpu_ms_;
   Result<HeadLayout> layout = layout_for(turn_, n_tokens_);
   if (!layout) return layout.error();
   if (Result<void> routed = route_heads(tails(), *layout); !routed) return routed;
   routed_ = true;
   ++event_;
   ++totals_.routings;
-  totals_.migration_ms += migration_ms_ - migration_before;
-  totals_.routing_ms += ms_since(start) - (migration_ms_ - migration_before);
+  const double passed = ms_since(start);
+  const double migration = migration_cpu_ms_ - migration_before, ranking = ranking_cpu_ms_ - ranking_before;
+  const double share = migration + ranking > 0 ? migration / (migration + ranking) : 0;
+  totals_.migration_ms += passed * share;
+  totals_.routing_ms += passed * (1 - share);
   return {};
 }
 
@@ -399,15 +404,15 @@ void BudgetedCache::lay_out(std::span<HeadRouting> heads, const HeadLayout& layo
   }
 }
 
-Result<void> BudgetedCache::plan_and_apply(const HeadRouting& routing) {
+Result<void> BudgetedCache::plan_and_apply(HeadRouting& routing) {
   const RoutingPlan plan = route(event_, routing.candidates,
                                  {.full = routing.layout.full_slots,
                                   .quantized = routing.layout.quantized_slots,
                                   .promotion = settings_.promotion});
   for (const TierMove& move : plan.moves) {
-    totals_.promotions += move.from == Tier::quantized && move.to == Tier::full;
-    totals_.demotions += move.to == Tier::quantized;
-    totals_.evictions += move.to == Tier::evicted;
+    routing.promotions += move.from == Tier::quantized && move.to == Tier::full;
+    routing.demotions += move.to == Tier::quantized;
+    routing.evictions += move.to == Tier::evicted;
   }
   const std::int64_t keep =
       std::max(routing.tokens.first_position,
@@ -415,7 +420,7 @@ Result<void> BudgetedCache::plan_and_apply(const HeadRouting& routing) {
   const Clock::time_point start = Clock::now();
   const Result<void> applied =
       tiers_.head(routing.layer, routing.kv_head).apply(plan, routing.tokens, keep, routing.layout, routing.weights);
-  migration_ms_ += ms_since(start);
+  routing.migration_ms = ms_since(start);
   if (!applied) {
     Error error = applied.error();
     error.message = fmt::format("layer {}, KV head {}: {}", routing.layer, routing.kv_head, error.message);
@@ -424,26 +429,66 @@ Result<void> BudgetedCache::plan_and_apply(const HeadRouting& routing) {
   return {};
 }
 
+// Does the work for every head, on all threads of the team: heads know nothing of each other, so it does not matter
+// which thread takes one. The first error in the order of heads counts.
+Result<void> BudgetedCache::on_all(std::vector<HeadRouting>& heads,
+                                   const std::function<Result<void>(HeadRouting&)>& work) {
+  std::vector<Result<void>> results(heads.size());
+  std::vector<std::exception_ptr> bugs(heads.size());
+  std::atomic<std::size_t> next = 0;
+  const Work all = [&](int, int) {
+    for (std::size_t i = next++; i < heads.size(); i = next++) {
+      const Clock::time_point start = Clock::now();
+      try {
+        results[i] = work(heads[i]);
+      } catch (...) {
+        bugs[i] = std::current_exception();
+      }
+      heads[i].ranking_ms += ms_since(start);
+    }
+  };
+  if (team_ && heads.size() > 1) {
+    if (Result<void> worked = team_(all); !worked) return worked;
+  } else {
+    all(0, 1);
+  }
+  for (std::size_t i = 0; i < heads.size(); ++i) {
+    if (bugs[i]) std::rethrow_exception(bugs[i]);
+    if (!results[i]) return results[i];
+  }
+  return {};
+}
+
 // Rank, allocate, plan, apply. heads: all that share bytes, for each allocator scope that is among them.
 Result<void> BudgetedCache::route_heads(std::vector<HeadRouting> heads, const HeadLayout& layout) {
-  for (HeadRouting& head : heads) {
-    if (Result<void> ranked = rank(head, layout); !ranked) return ranked;
-  }
   const Scope scope = settings_.allocator->scope;
-  const std::size_t step = scope == Scope::model   ? heads.size()
-                           : scope == Scope::layer ? static_cast<std::size_t>(tiers_.shape().n_kv_heads)
-                                                   : 1;
-  for (std::size_t begin = 0; begin < heads.size(); begin += step)
-    lay_out(std::span(heads).subspan(begin, step), layout);
-  // Heads that shrink go first, so that there is room for those that grow.
-  const auto grows = [&](const HeadRouting& head) {
-    const HeadCache& cache = tiers_.head(head.layer, head.kv_head);
-    return !cache.routed() || head.layout.allocated_bytes() > cache.layout().allocated_bytes();
-  };
-  if (scope != Scope::head)
-    std::stable_partition(heads.begin(), heads.end(), [&](const HeadRouting& h) { return !grows(h); });
+  if (scope == Scope::head) {
+    const auto alone = [&](HeadRouting& head) -> Result<void> {
+      if (Result<void> ranked = rank(head, layout); !ranked) return ranked;
+      lay_out({&head, 1}, layout);
+      return plan_and_apply(head);
+    };
+    if (Result<void> routed = on_all(heads, alone); !routed) return routed;
+  } else {
+    if (Result<void> ranked = on_all(heads, [&](HeadRouting& head) { return rank(head, layout); }); !ranked)
+      return ranked;
+    const std::size_t step = scope == Scope::model ? heads.size() : static_cast<std::size_t>(tiers_.shape().n_kv_heads);
+    for (std::size_t begin = 0; begin < heads.size(); begin += step)
+      lay_out(std::span(heads).subspan(begin, step), layout);
+    // Heads that shrink go first, so that there is room for those that grow.
+    std::stable_partition(heads.begin(), heads.end(), [&](const HeadRouting& head) {
+      const HeadCache& cache = tiers_.head(head.layer, head.kv_head);
+      return cache.routed() && head.layout.allocated_bytes() <= cache.layout().allocated_bytes();
+    });
+    if (Result<void> applied = on_all(heads, [&](HeadRouting& head) { return plan_and_apply(head); }); !applied)
+      return applied;
+  }
   for (const HeadRouting& head : heads) {
-    if (Result<void> applied = plan_and_apply(head); !applied) return applied;
+    totals_.promotions += head.promotions;
+    totals_.demotions += head.demotions;
+    totals_.evictions += head.evictions;
+    migration_cpu_ms_ += head.migration_ms;
+    ranking_cpu_ms_ += head.ranking_ms - head.migration_ms;
   }
   return {};
 }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -38,6 +39,11 @@ class BudgetedCache {
   Result<void> begin_step();
   // After the step's scores were added: routes if the step is one of the interval's.
   Result<void> end_step();
+
+  // Runs work on a team of threads, all at once; heads are routed on it. None: one thread.
+  using Work = std::function<void(int thread, int n_threads)>;
+  using Team = std::function<Result<void>(const Work& work)>;
+  void use_team(Team team) { team_ = std::move(team); }
 
   TieredCache& tiers() { return tiers_; }
   const TieredCache& tiers() const { return tiers_; }
@@ -77,6 +83,8 @@ class BudgetedCache {
     std::int64_t left = 0;       // first window that stays unrouted
     std::vector<Candidate> candidates;
     HeadLayout layout;
+    std::int64_t promotions = 0, demotions = 0, evictions = 0;  // what applying its plan did
+    double ranking_ms = 0, migration_ms = 0;                    // CPU time
   };
   HeadRouting routing_of(int layer, int kv_head, const TokenView& tokens) const;
   std::vector<float> take_sums(HeadCache& head, int kv_head, int n_turn, const PrefillLayer& prefill) const;
@@ -85,7 +93,8 @@ class BudgetedCache {
   float value_weight(const TokenView& tokens, std::size_t at, std::span<const float> scores) const;
   Result<void> rank(HeadRouting& head, const HeadLayout& layout) const;
   void lay_out(std::span<HeadRouting> heads, const HeadLayout& layout) const;
-  Result<void> plan_and_apply(const HeadRouting& head);
+  Result<void> plan_and_apply(HeadRouting& head);
+  Result<void> on_all(std::vector<HeadRouting>& heads, const std::function<Result<void>(HeadRouting&)>& work);
   std::vector<HeadRouting> tails() const;
   Result<void> route_all();
   void note_bytes();
@@ -103,8 +112,9 @@ class BudgetedCache {
   std::vector<std::vector<F16Run>> past_runs_;  // [n_kv_heads], what past_ points to
   std::vector<std::vector<CodeWindow>> past_codes_;
   std::vector<HeadView> past_;
-  CacheReport totals_;       // counters and peaks so far
-  double migration_ms_ = 0;  // prefill included
+  Team team_;
+  CacheReport totals_;                                // counters and peaks so far
+  double ranking_cpu_ms_ = 0, migration_cpu_ms_ = 0;  // of all threads, prefill included
   double bytes_sum_ = 0;
   double full_bytes_sum_ = 0;
 };

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/check.h"
-#include "codec/record.h"  // all_finite
+#include "base/finite.h"
 
 namespace qevict {
 namespace {

@@ -54,7 +54,14 @@ class SyntheticSequence {
   const WorstErrors& errors() const { return errors_; }
   // Of the last row fed: [n_layers][n_heads * head_dim].
   const std::vector<float>& output() const { return output_; }
-  void set_threads(int n) { n_threads_ = n; }
+  // Of the attention, and of routing.
+  void set_threads(int n) {
+    n_threads_ = n;
+    cache_.use_team([this](const BudgetedCache::Work& work) -> Result<void> {
+      team([&](int t) { work(t, n_threads_); }, [](int) {});
+      return {};
+    });
+  }
   void check_against_reference(bool check) { check_ = check; }
 
   Result<void> prefill(int n, int max_new, int chunk = 64) {

@@ -1,13 +1,11 @@
 #include "qevict/session.h"
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 #include <thread>
 
 #include "base/check.h"
 #include "base/memory.h"
-#include "codec/record.h"  // all_finite
 #include "engine/cache_attention.h"
 #include "engine/model_parts.h"
 
@@ -36,7 +34,6 @@ struct Session::State {
   Result<void> run_layer(int layer, std::span<float> hidden, int n_tokens, PrefillLayer& prefill,
                          const std::vector<float>& weights, const Progress& progress);
   Result<void> check_usable(std::int64_t more) const;
-  Result<void> check_logits() const;
   Result<void> check_memory(std::size_t n_prompt) const;
   void note_workspace(std::size_t bytes) { workspace_peak = std::max(workspace_peak, bytes); }
 };
@@ -82,6 +79,7 @@ void Session::State::reset() {
   cache.reset();
   const ModelShape& model_shape = shape();
   cache.emplace(cache_shape(), settings, model_shape.rope, options.n_ctx);
+  cache->use_team([this](const Runner::Work& work) { return runner->on_all_threads(work); });
   attention.emplace(model_shape, *cache);
   workspace_peak = 0;
   broken = false;
@@ -113,13 +111,6 @@ Result<void> Session::State::check_memory(std::size_t n_prompt) const {
   return invalid(
       "a prompt of {} tokens needs about {} MiB of memory, but {} MiB are available: shorten it or lower the KV budget",
       n_prompt, needed >> 20, *available >> 20);
-}
-
-Result<void> Session::State::check_logits() const {
-  for (const float logit : logits) {
-    if (!std::isfinite(logit)) return error_of(Error::Kind::internal, "the model's logits are not finite");
-  }
-  return {};
 }
 
 Result<void> Session::prefill(std::span<const Token> tokens, int max_new, const Progress& progress) {
@@ -172,8 +163,7 @@ Result<void> Session::State::run_prompt(std::span<const Token> tokens, const Pro
   if (!result) return result;
   if (Result<void> ended = cache->end_turn(); !ended) return ended;
   note_workspace(prefill.workspace_bytes() + hidden.size() * sizeof(float) + runner->workspace_bytes());
-  if (Result<void> run = runner->head(std::span<const float>(hidden).last(n_embd), logits); !run) return run;
-  return check_logits();
+  return runner->head(std::span<const float>(hidden).last(n_embd), logits);
 }
 
 Result<void> Session::State::run_layer(int layer, std::span<float> hidden, int n_tokens, PrefillLayer& prefill,
@@ -201,11 +191,6 @@ Result<void> Session::State::run_layer(int layer, std::span<float> hidden, int n
                                      position + begin, last_row_only, *attention);
     if (!run) return run;
     if (Result<void> attended = attention->take_error(); !attended) return attended;
-    const int first_row = last_row_only ? rows - 1 : 0;
-    if (!all_finite(hidden.subspan(at + static_cast<std::size_t>(first_row) * n_embd,
-                                   static_cast<std::size_t>(rows - first_row) * n_embd))) {
-      return error_of(Error::Kind::internal, "layer {}: the hidden states of the prompt are not finite", layer);
-    }
     if (progress && !progress(static_cast<std::int64_t>(layer) * n_tokens + begin + rows,
                               static_cast<std::int64_t>(model_shape.n_layers) * n_tokens)) {
       return error_of(Error::Kind::interrupted, "stopped while reading the prompt");
@@ -234,7 +219,6 @@ Result<void> Session::decode(Token token) {
   if (Result<void> attended = state.attention->take_error(); !attended) return attended;
   if (Result<void> ended = state.cache->end_step(); !ended) return ended;
   state.note_workspace(state.attention->workspace_bytes() + state.runner->workspace_bytes());
-  if (Result<void> finite = state.check_logits(); !finite) return finite;
   state.broken = false;
   return {};
 }

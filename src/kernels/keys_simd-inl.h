@@ -11,6 +11,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
@@ -69,6 +70,25 @@ void to_registers(const float* slots, int dim, std::int16_t* registers) {
       pairs[j] = (even & 0xffffu) | odd << 16;
     }
     std::memcpy(registers + i, pairs, sizeof(pairs));
+  }
+}
+
+// The same for halves times units.
+void HWY_INLINE halves_to_registers(const std::byte* from, const float* units, int dim, std::int16_t* registers) {
+  const hn::CappedTag<float, 8> d;
+  const hn::RebindToUnsigned<decltype(d)> du;
+  const auto* halves = reinterpret_cast<const Half*>(from);
+  const auto magic = hn::Set(d, kMagic);
+  const auto number = [&](int i) HWY_ATTR {
+    return hn::BitCast(du, hn::MulAdd(load_half(d, halves + i), hn::LoadU(d, units + i), magic));
+  };
+  constexpr int kStep = hn::MaxLanes(d);
+  for (int i = 0; i < dim; i += 32) {
+    for (int j = 0; j < 16; j += kStep) {
+      const auto even = hn::And(number(i + j), hn::Set(du, 0xffffu));
+      const auto both = hn::Or(even, hn::ShiftLeft<16>(number(i + 16 + j)));
+      hn::StoreU(both, du, reinterpret_cast<std::uint32_t*>(registers + i + 2 * j));
+    }
   }
 }
 
@@ -139,7 +159,9 @@ V16 HWY_INLINE codes_at(const std::byte* rows, int index, int part) {
   const int bit = index * kBits, shift = bit % 16;
   const auto* row = reinterpret_cast<const std::uint16_t*>(rows + bit / 16 * 64) + part * kLanes;
   auto codes = hn::ShiftRightSame(hn::LoadU(du, row), shift);
-  if (shift + kBits > 16) codes = hn::Or(codes, hn::ShiftLeftSame(hn::LoadU(du, row + 32), 16 - shift));
+  if constexpr (16 % kBits != 0) {
+    if (shift + kBits > 16) codes = hn::Or(codes, hn::ShiftLeftSame(hn::LoadU(du, row + 32), 16 - shift));
+  }
   return hn::BitCast(d, hn::And(codes, hn::Set(du, (1u << kBits) - 1)));
 }
 
@@ -149,35 +171,50 @@ void window_logits(const Keys& keys, const Source& source, const CodeWindow& cod
                    const float* unit, float* logits, std::size_t stride) {
   const D16 d;
   const int apart = keys.neox ? keys.dim / 8 : 1;  // registers between the members of a pair
-  for (int part = 0; part < kParts; ++part) {
-    V32 sums[kHeads];
-    for (int g = 0; g < kHeads; ++g) sums[g] = hn::Zero(D32());
-    for (int pair = 0; pair < keys.dim / 8; ++pair) {
-      const int ix = keys.neox ? pair : 2 * pair, iy = ix + apart;
-      V16 x = source.key(code.record, ix, part), y = source.key(code.record, iy, part);
-      const CodeRotation::Turn turn = keys.rotation.turns()[pair];
-      if (turn != CodeRotation::Turn::none) {
+  V32 sums[kParts][kHeads];
+  for (int part = 0; part < kParts; ++part)
+    for (int g = 0; g < kHeads; ++g) sums[part][g] = hn::Zero(D32());
+  for (int pair = 0; pair < keys.dim / 8; ++pair) {
+    const int ix = keys.neox ? pair : 2 * pair, iy = ix + apart;
+    V16 x[kParts], y[kParts];
+    for (int part = 0; part < kParts; ++part) {
+      x[part] = source.key(code.record, ix, part);
+      y[part] = source.key(code.record, iy, part);
+    }
+    const CodeRotation::Turn turn = keys.rotation.turns()[pair];
+    if (turn != CodeRotation::Turn::none) {
+      for (int part = 0; part < kParts; ++part) {
         const std::int16_t* constants = keys.rotation.in_window(pair) + part * kLanes;
         const V16 sine = hn::LoadU(d, constants + 32);
-        const V16 from_y = hn::MulFixedPoint15(y, sine), from_x = hn::MulFixedPoint15(x, sine);
+        const V16 from_y = hn::MulFixedPoint15(y[part], sine), from_x = hn::MulFixedPoint15(x[part], sine);
         if (turn == CodeRotation::Turn::full) {
           const V16 cosine = hn::LoadU(d, constants);
-          x = hn::MulFixedPoint15(x, cosine);
-          y = hn::MulFixedPoint15(y, cosine);
+          x[part] = hn::MulFixedPoint15(x[part], cosine);
+          y[part] = hn::MulFixedPoint15(y[part], cosine);
         }
-        x = hn::Sub(x, from_y);
-        y = hn::Add(y, from_x);
-      }
-      for (int g = 0; g < kHeads; ++g) {
-        sums[g] = add_pairs_of_products(sums[g], x, broadcast64(query[g] + 4 * ix));
-        sums[g] = add_pairs_of_products(sums[g], y, broadcast64(query[g] + 4 * iy));
+        x[part] = hn::Sub(x[part], from_y);
+        y[part] = hn::Add(y[part], from_x);
       }
     }
     for (int g = 0; g < kHeads; ++g) {
-      std::int32_t lanes[2 * kPartTokens];
-      hn::StoreU(sums[g], D32(), lanes);
-      for (int t = 0; t < kPartTokens; ++t)
-        logits[g * stride + part * kPartTokens + t] = static_cast<float>(lanes[2 * t] + lanes[2 * t + 1]) * unit[g];
+      const V16 qx = broadcast64(query[g] + 4 * ix), qy = broadcast64(query[g] + 4 * iy);
+      for (int part = 0; part < kParts; ++part) {
+        sums[part][g] = add_pairs_of_products(sums[part][g], x[part], qx);
+        sums[part][g] = add_pairs_of_products(sums[part][g], y[part], qy);
+      }
+    }
+  }
+  // Two lanes a token.
+  const hn::RebindToFloat<D32> df;
+  for (int g = 0; g < kHeads; ++g) {
+    const V32 low = sums[0][g], high = sums[kParts - 1][g];
+    const V32 sum = hn::Add(hn::ConcatEven(D32(), high, low), hn::ConcatOdd(D32(), high, low));
+    const auto scaled = hn::Mul(hn::ConvertTo(df, sum), hn::Set(df, unit[g]));
+    if constexpr (kParts == 1) {
+      const hn::Half<decltype(df)> half;
+      hn::StoreU(hn::LowerHalf(half, scaled), half, logits + g * stride);
+    } else {
+      hn::StoreU(scaled, df, logits + g * stride);
     }
   }
 }
@@ -218,6 +255,14 @@ HWY_NOINLINE void key_logits(const Keys& keys, Source& source, const Query* quer
   }
 }
 
+float largest_of(const float* row, int n) {  // n: a multiple of 8, above 0
+  const hn::CappedTag<float, 8> d;
+  auto top = hn::LoadU(d, row);
+  for (int i = 0; i < n; i += static_cast<int>(hn::Lanes(d))) top = hn::Max(top, hn::LoadU(d, row + i));
+  return hn::GetLane(hn::MaxOfLanes(d, top));
+}
+
+// values(integral constant heads, first head), after their logits and maxima.
 template <class Source, class Values>
 void attend_codes(const Keys& keys, Source& source, Values values) {
   const DecodeTask& task = keys.task;
@@ -235,24 +280,25 @@ void attend_codes(const Keys& keys, Source& source, Values values) {
       }
     }
     float* logits = task.weights + first * task.weight_stride;
+    const auto attend = [&](auto n) HWY_ATTR {
+      key_logits<decltype(n)::value>(keys, source, queries, logits, task.weight_stride);
+      for (int g = first; g < first + decltype(n)::value; ++g)
+        task.out.max[g] = largest_of(task.weights + g * task.weight_stride, kTokens * keys.n_windows);
+      values(n, first);
+    };
     switch (heads) {
       case 1:
-        key_logits<1>(keys, source, queries, logits, task.weight_stride);
+        attend(std::integral_constant<int, 1>());
         break;
       case 2:
-        key_logits<2>(keys, source, queries, logits, task.weight_stride);
+        attend(std::integral_constant<int, 2>());
         break;
       case 3:
-        key_logits<3>(keys, source, queries, logits, task.weight_stride);
+        attend(std::integral_constant<int, 3>());
         break;
       default:
-        key_logits<4>(keys, source, queries, logits, task.weight_stride);
+        attend(std::integral_constant<int, 4>());
         break;
-    }
-    for (int g = first; g < first + heads; ++g) {
-      const float* row = task.weights + g * task.weight_stride;
-      task.out.max[g] = *std::max_element(row, row + kTokens * keys.n_windows);
-      values(g);
     }
   }
 }

@@ -1,9 +1,7 @@
 #include "model/graph.h"
 
-#include <bit>
-#include <cstdint>
-
 #include "base/check.h"
+#include "base/finite.h"
 
 namespace qevict {
 namespace {
@@ -11,11 +9,7 @@ namespace {
 const float* floats(const ggml_tensor* tensor) { return static_cast<const float*>(tensor->data); }
 
 bool all_finite(const ggml_tensor* tensor) {
-  const float* values = floats(tensor);
-  std::uint32_t bad = 0;  // no branch, so it vectorizes
-  for (std::int64_t i = 0; i < ggml_nelements(tensor); ++i)
-    bad |= (std::bit_cast<std::uint32_t>(values[i]) & 0x7f800000u) == 0x7f800000u ? 1u : 0u;
-  return bad == 0;
+  return qevict::all_finite({floats(tensor), static_cast<std::size_t>(ggml_nelements(tensor))});
 }
 
 // sources: q, k and v.

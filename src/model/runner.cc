@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "base/finite.h"
 #include "model/compute.h"
 #include "model/ggml_log.h"
 #include "model/loaded_model.h"
@@ -13,10 +14,6 @@ namespace {
 
 constexpr std::size_t kNodesPerLayer = 64;  // more than any architecture's layer has
 constexpr int kMaxThreads = 512;            // ggml's limit
-
-bool all_finite(std::span<const float> values) {
-  return std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); });
-}
 
 class GgmlRunner final : public Runner {
  public:
@@ -34,6 +31,7 @@ class GgmlRunner final : public Runner {
   Result<void> layer(int layer, std::span<float> hidden, std::int32_t first_position, bool last_row_only,
                      Attention& attention) override;
   Result<void> head(std::span<const float> hidden, std::span<float> logits) override;
+  Result<void> on_all_threads(const Work& work) override;
   std::size_t workspace_bytes() const override;
 
  private:
@@ -44,6 +42,7 @@ class GgmlRunner final : public Runner {
   ggml_tensor* output_head(ggml_context* context, ggml_tensor* x) const;
   void build_decode();
   void build_head();
+  void build_team();
   struct LayerRun {
     Graph graph;
     ggml_tensor* in;
@@ -68,6 +67,10 @@ class GgmlRunner final : public Runner {
   ggml_gallocr_ptr head_memory_;
   ggml_tensor* head_in_ = nullptr;
   ggml_tensor* head_out_ = nullptr;
+
+  Graph team_;  // a single operation that calls team_work_
+  ggml_gallocr_ptr team_memory_;
+  const Work* team_work_ = nullptr;
 
   ggml_gallocr_ptr layer_memory_;  // of the layer graphs, which are built for each call
   AttentionCall layer_call_;
@@ -107,6 +110,18 @@ void GgmlRunner::build_head() {
   ggml_build_forward_expand(head_.graph, head_out_);
 }
 
+void GgmlRunner::build_team() {
+  constexpr auto call = [](ggml_tensor*, int thread, int n_threads, void* runner) {
+    (*static_cast<const GgmlRunner*>(runner)->team_work_)(thread, n_threads);
+  };
+  team_ = Graph::with_room_for(2);
+  ggml_context* context = team_.context.get();
+  ggml_tensor* in = new_input(context, GGML_TYPE_F32, 1, 1, "work");
+  ggml_tensor* out = ggml_custom_4d(context, GGML_TYPE_F32, 1, 1, 1, 1, &in, 1, call, GGML_N_TASKS_MAX, this);
+  ggml_set_output(out);
+  ggml_build_forward_expand(team_.graph, out);
+}
+
 GgmlRunner::LayerRun GgmlRunner::build_layer(int layer, int n_tokens, bool last_row_only) {
   const Weights& w = model_.weights();
   layer_call_.layer = layer;
@@ -138,6 +153,8 @@ Result<void> GgmlRunner::prepare() {
   decode_plan_ = ggml_backend_graph_plan_create(backend_->get(), decode_.graph);
   build_head();
   if (auto done = allocate(head_memory_, head_.graph, false); !done) return done;
+  build_team();
+  if (auto done = allocate(team_memory_, team_.graph, false); !done) return done;
   return allocate(layer_memory_, build_layer(0, max_chunk_, false).graph.graph, true);
 }
 
@@ -210,6 +227,11 @@ Result<void> GgmlRunner::layer(int layer, std::span<float> hidden, std::int32_t 
   return {};
 }
 
+Result<void> GgmlRunner::on_all_threads(const Work& work) {
+  team_work_ = &work;
+  return backend_->compute(team_.graph);
+}
+
 Result<void> GgmlRunner::head(std::span<const float> hidden, std::span<float> logits) {
   QEVICT_CHECK(hidden.size() == width(), "one row");
   QEVICT_CHECK(logits.size() == static_cast<std::size_t>(shape().n_vocab), "one logit per token of the vocabulary");
@@ -221,8 +243,8 @@ Result<void> GgmlRunner::head(std::span<const float> hidden, std::span<float> lo
 }
 
 std::size_t GgmlRunner::workspace_bytes() const {
-  std::size_t bytes = decode_.bytes + head_.bytes + ggml_tensor_overhead() * kNodesPerLayer;
-  for (const ggml_gallocr_ptr* memory : {&decode_memory_, &head_memory_, &layer_memory_})
+  std::size_t bytes = decode_.bytes + head_.bytes + team_.bytes + ggml_tensor_overhead() * kNodesPerLayer;
+  for (const ggml_gallocr_ptr* memory : {&decode_memory_, &head_memory_, &team_memory_, &layer_memory_})
     if (*memory) bytes += ggml_gallocr_get_buffer_size(memory->get(), 0);
   return bytes;
 }

@@ -118,6 +118,20 @@ TEST_F(RunnerTest, NumbersThatAreNotFiniteAreErrorsThatNameTheLayer) {
   EXPECT_TRUE(run->decode(7, 0, sound, out));
 }
 
+TEST_F(RunnerTest, WorkIsDoneOncePerThread) {
+  for (const int n_threads : {1, 2, 5}) {
+    const std::unique_ptr<Runner> run = runner(n_threads);
+    for (int again = 0; again < 3; ++again) {
+      std::vector<int> calls(static_cast<std::size_t>(n_threads));  // each thread writes its own
+      ASSERT_TRUE(run->on_all_threads([&](int thread, int n) {
+        EXPECT_EQ(n, n_threads);
+        ++calls.at(static_cast<std::size_t>(thread));
+      }));
+      EXPECT_EQ(calls, std::vector<int>(static_cast<std::size_t>(n_threads), 1));
+    }
+  }
+}
+
 TEST_F(RunnerTest, WorkspaceIsKnownFromTheStart) {
   const std::unique_ptr<Runner> run = runner(1, 16);
   const std::size_t before = run->workspace_bytes();

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -85,6 +86,9 @@ class Runner {
                              Attention& attention) = 0;
   // Final norm and output head of one row: [n_embd] -> [n_vocab].
   virtual Result<void> head(std::span<const float> hidden, std::span<float> logits) = 0;
+  // Calls work on every one of the threads at once, and returns when all have. It must not throw.
+  using Work = std::function<void(int thread, int n_threads)>;
+  virtual Result<void> on_all_threads(const Work& work) = 0;
   // Bytes of compute buffers, graphs included.
   virtual std::size_t workspace_bytes() const = 0;
 };

@@ -15,6 +15,12 @@ std::vector<double> prefix_sums(std::vector<float> scores) {
   return sums;
 }
 
+double mean_score(std::span<const Candidate> candidates) {
+  double sum = 0;
+  for (const Candidate& candidate : candidates) sum += static_cast<double>(candidate.score);
+  return candidates.empty() ? 0 : sum / static_cast<double>(candidates.size());
+}
+
 std::size_t quantized_share(const SpendingRule& rule, std::size_t bytes) {
   if (rule.costs.quantized_slot_bytes == 0) return 0;
   const auto q = static_cast<std::size_t>(rule.quantized_per_mille);
@@ -31,13 +37,15 @@ TierCapacity best_split(std::span<const Candidate> candidates, const SpendingRul
   const std::vector<double> kept = prefix_sums(std::move(all));
   const std::vector<double> precise = prefix_sums(std::move(unquantized));
 
+  const double held_worth = rule.coverage * mean_score(candidates);
   TierCapacity best{.full = 0, .quantized = 0, .promotion = false};
   double best_gain = -1;
   const std::size_t most_full = std::min(precise.size() - 1, history_bytes / rule.costs.full_slot_bytes);
   for (std::size_t full = 0; full <= most_full; ++full) {
     const std::size_t quantized = (history_bytes - full * rule.costs.full_slot_bytes) / rule.costs.quantized_slot_bytes;
     const std::size_t held = std::min(kept.size() - 1, full + quantized);
-    const double gain = (1 - rule.loss) * kept[held] + rule.loss * precise[full];
+    const double gain =
+        (1 - rule.loss) * kept[held] + rule.loss * precise[full] + held_worth * static_cast<double>(held);
     if (gain <= best_gain) continue;
     best_gain = gain;
     best.full = static_cast<int>(full);
@@ -71,13 +79,14 @@ std::vector<Purchase> buys(std::span<const Candidate> candidates, const Spending
     result.push_back({.gain_per_byte = gain / static_cast<double>(bytes), .bytes = bytes});
   };
   const std::size_t price = mean_price(rule);
+  const double held_worth = rule.coverage * mean_score(candidates);
   for (const Candidate& candidate : candidates) {
     const auto score = static_cast<double>(candidate.score);
     if (!rule.by_gain || rule.costs.quantized_slot_bytes == 0) {
       add(score, price);
       continue;
     }
-    add((1 - rule.loss) * score, rule.costs.quantized_slot_bytes);
+    add((1 - rule.loss) * score + held_worth, rule.costs.quantized_slot_bytes);
     if (candidate.tier != Tier::quantized)
       add(rule.loss * score, rule.costs.full_slot_bytes - rule.costs.quantized_slot_bytes);
   }

@@ -15,12 +15,15 @@ struct SlotCosts {
   std::size_t quantized_slot_bytes = 0;  // likewise; 0 if there is no quantized tier
 };
 
-// A window of score m is worth m at full precision, (1 - loss) m as codes and nothing when evicted.
+// A window of score m is worth m at full precision, (1 - loss) m as codes and nothing when evicted; any window held is
+// worth `coverage` times the mean score on top.
 struct SpendingRule {
   SlotCosts costs;
   bool by_gain = false;         // split by marginal gain; else quantized_per_mille of the bytes go to codes
   int quantized_per_mille = 0;  // of the bytes, to the quantized tier
   double loss = 0;              // by_gain only
+  // by_gain only: what matters drifts, so that any window held at all is worth this share of the mean score more.
+  double coverage = 0;
 };
 
 // What history_bytes buy one head.
