@@ -217,6 +217,10 @@ void add_cache_options(CLI::App& command, Options& options) {
       command, "--kv-quant-loss", "from 0 to 1", [](double x) { return x >= 0 && x <= 1; },
       "share of a window's worth that codes lose, where the split over the tiers follows gain",
       [&](double value) { cache.quantization_loss = value; });
+  add_number(
+      command, "--kv-coverage", "from 0 to 1000", [](double x) { return x >= 0 && x <= 1000; },
+      "worth of holding any window at all, in mean scores, where the split over the tiers follows gain",
+      [&](double value) { cache.coverage = value; });
   command
       .add_flag_callback(
           "--no-promotion", [&] { cache.promotion = false; }, "quantized windows never return to full precision")
@@ -278,6 +282,7 @@ Result<void> check_cache_options(const Options& options, const Method& method) {
                                                            {cache.value_weight.has_value(), "--kv-value-weight"},
                                                            {cache.floor.has_value(), "--kv-floor"},
                                                            {cache.quantization_loss.has_value(), "--kv-quant-loss"},
+                                                           {cache.coverage.has_value(), "--kv-coverage"},
                                                            {cache.promotion.has_value(), "--no-promotion"}};
     for (const auto& [given, flag] : without_effect) {
       if (given)

@@ -21,6 +21,7 @@ std::string joined(const Names& names) {
 // Share of a window's worth that 3-bit keys and 2-bit values lose, for Spending::by_gain (docs/design.md, with the
 // sweep).
 constexpr double kDefaultQuantizationLoss = 0.2;
+constexpr double kDefaultCoverage = 0;
 
 std::string method_names() {
   std::vector<std::string_view> names;
@@ -75,7 +76,7 @@ Result<CacheSettings> CacheSettings::from(const CacheConfig& config, int n_ctx) 
   const bool changes_routing = config.window_tokens || config.sink_tokens || config.recent ||
                                config.quantized_per_mille || config.interval_steps || config.ranking || config.decay ||
                                config.codec || config.allocator || config.value_weight || config.floor ||
-                               config.quantization_loss || config.promotion;
+                               config.quantization_loss || config.coverage || config.promotion;
   if (!method.compresses && changes_routing) {
     return invalid(
         "KV method \"{}\" keeps everything: windows, sinks, recent, shares, intervals, codecs, rankings, allocators "
@@ -183,6 +184,12 @@ Result<CacheSettings> CacheSettings::from(const CacheConfig& config, int n_ctx) 
       in_range("the quantization loss", config.quantization_loss, kDefaultQuantizationLoss, 0.0, 1.0);
   if (!loss) return loss.error();
   settings.spending.loss = *loss;
+  if (config.coverage && !settings.spending.by_gain) {
+    return invalid("the quantized share is fixed: a worth of coverage does not apply to it");
+  }
+  const Result<double> coverage = in_range("the worth of coverage", config.coverage, kDefaultCoverage, 0.0, 1000.0);
+  if (!coverage) return coverage.error();
+  settings.spending.coverage = *coverage;
   return settings;
 }
 
@@ -212,6 +219,7 @@ std::vector<Setting> CacheSettings::list() const {
     add("kv-codec", std::string(rule.codec->name));
     add("kv-quant-share", spending.by_gain ? "by gain" : fmt::format("{}%", rule.quantized_per_mille / 10.0));
     if (spending.by_gain) add("kv-quant-loss", fmt::format("{}", spending.loss));
+    if (spending.by_gain) add("kv-coverage", fmt::format("{}", spending.coverage));
     add("promotion", promotion ? "on" : "off");
   }
   add("kv-interval", std::to_string(rule.interval));
