@@ -25,9 +25,13 @@ from quality_chart import LogChart
 
 AXES = {
     "codec": ["int2", "int4", "k2v2", "k3v2", "k3v3", "k4v2", "k4v4"],
-    "ranking": ["cumulative", "decayed", "observed", "pnorm", "key-norm", "recency"],
-    "allocator": ["equal", "head-adaptive", "layer-adaptive"],
-    "quant-share": ["30%", "50%", "70%", "90%", "100%"],
+    "ranking": ["cumulative", "decayed", "observed", "blended", "expected", "pnorm", "key-norm", "recency", "random"],
+    "decay": ["0.97", "0.995", "1"],
+    "value-weight": [""],
+    "allocator": ["head-adaptive", "head-adaptive:floor=0.5", "layer-adaptive", "layer-adaptive:floor=0.5"],
+    "quant-share": ["50%", "70%", "90%", "100%"],
+    "quant-loss": ["0.1", "0.4"],
+    "coverage": ["0", "0.3", "1"],
     "window": ["8", "16", "32"],
     "interval": ["4", "8", "16", "32"],
 }
@@ -69,7 +73,9 @@ def variants_of(options):
         axes = [[f"{name}={value}" if value != "-" else "" for value in values] for name, values in map(axis_of, options.grid)]
         parts = [list(chosen) for chosen in itertools.product(*axes)]
     else:
-        parts = [[]] + [[f"{name}={value}"] for name, values in AXES.items() for value in values]
+        parts = [[]] + [
+            [f"{name}={value}" if value else name] for name, values in AXES.items() for value in values
+        ]
     result = []
     for budget in options.budgets.split(","):
         for chosen in parts:

@@ -45,7 +45,7 @@ struct Recent {
 
 // Unset fields take the value of the method's row (`qevict methods`).
 struct CacheConfig {
-  std::string method = "qevict-paper";
+  std::string method = "qevict";
   Budget budget;
   std::optional<BudgetBase> budget_base;  // unset: request if a ratio was given and max_new is known, current if a
                                           // ratio was given and it is not; context for the default budget

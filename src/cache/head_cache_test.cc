@@ -70,7 +70,7 @@ TEST_P(HeadCacheTest, CodesAreMadeOfKeysBeforeRope) {
 }
 
 // qevict-examples.md A15: means and deviations over every candidate of the event of the first demotion, evicted ones
-// too.
+// too; and over the tail where they are fewer than 128 tokens.
 TEST_P(HeadCacheTest, HeadParametersComeFromTheFirstDemotionAndStay) {
   const CodecRow& codec = *cache_.rule.codec;
   std::vector<std::byte> expected(codec.head_bytes(window_shape()));
@@ -79,6 +79,16 @@ TEST_P(HeadCacheTest, HeadParametersComeFromTheFirstDemotionAndStay) {
     for (const int window : {0, 1, 2}) {
       for (const float key : unrotated_keys(window)) keys.push_back(key);
       for (const float value : original_values(window)) values.push_back(value);
+    }
+    for (int position = 5 + 3 * 8; position < tokens_.n; ++position) {  // so few windows: the tail too
+      std::vector<float> key;
+      for (int d = 0; d < 64; ++d) {
+        const auto at = static_cast<std::size_t>(position * 64 + d);
+        key.push_back(to_float(tokens_.keys[at]));
+        values.push_back(to_float(tokens_.values[at]));
+      }
+      cache_.rope.unrotate(key, position);
+      keys.insert(keys.end(), key.begin(), key.end());
     }
     codec.estimate_head(window_shape(), keys, values, expected);
   }

@@ -16,6 +16,7 @@ class TieredCache {
 
   const CacheShape& shape() const { return shape_; }
   const LayoutRule& rule() const { return rule_; }
+  const Rope& rope() const { return *rope_; }
   HeadCache& head(int layer, int kv_head) { return heads_[index(layer, kv_head)]; }
   const HeadCache& head(int layer, int kv_head) const { return heads_[index(layer, kv_head)]; }
   std::vector<HeadCache>& heads() { return heads_; }
@@ -30,6 +31,7 @@ class TieredCache {
   }
   CacheShape shape_;
   LayoutRule rule_;
+  const Rope* rope_;
   ByteMeter meter_;
   std::vector<HeadCache> heads_;
 };

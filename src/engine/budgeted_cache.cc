@@ -152,6 +152,7 @@ std::vector<float> BudgetedCache::take_sums(HeadCache& head, int kv_head, int n_
   std::vector<float> past_f16(head.routed() ? static_cast<std::size_t>(head.sink_tokens() + head.full_tokens()) : 0);
   std::vector<float> past_codes(static_cast<std::size_t>(head.quantized_windows() * window));
   prefill.column_sums(kv_head, scores, past_f16, past_codes);
+  if (settings_.scores.expected && n_tokens_ == 0) return expected_scores(kv_head, prefill);
   const std::span<const float> old = head.tail().scores;
   for (std::size_t i = 0; i < old.size(); ++i) scores[i] += kept * old[i];
   const auto add = [&](std::span<float> accumulators, std::span<const float> sums) {
@@ -166,6 +167,19 @@ std::vector<float> BudgetedCache::take_sums(HeadCache& head, int kv_head, int n_
     add(head.code_scores(i),
         std::span(past_codes).subspan(static_cast<std::size_t>(i * window), static_cast<std::size_t>(window)));
   }
+  return scores;
+}
+
+// Expected probabilities, times the mass that accumulators hold when every row gives one unit of it.
+std::vector<float> BudgetedCache::expected_scores(int kv_head, const PrefillLayer& prefill) const {
+  const auto n = static_cast<std::size_t>(prefill.size());
+  const auto dim = static_cast<std::size_t>(tiers_.shape().key_dim);
+  std::vector<float> scores =
+      queries_.probabilities(kv_head, queries_.n_heads() / tiers_.shape().n_kv_heads, {prefill.keys(kv_head), n * dim},
+                             settings_.rule.zones.sinks, tiers_.rope(), attention_scale_);
+  const double decay_rate = static_cast<double>(decay());
+  const double mass = decay_rate == 1 ? static_cast<double>(n) : (1 - std::pow(decay_rate, n)) / (1 - decay_rate);
+  for (float& score : scores) score *= static_cast<float>(mass);
   return scores;
 }
 
@@ -431,7 +445,7 @@ Result<void> BudgetedCache::plan_and_apply(HeadRouting& routing) {
 
 // Does the work for every head, on all threads of the team: heads know nothing of each other, so it does not matter
 // which thread takes one. The first error in the order of heads counts.
-Result<void> BudgetedCache::on_all(std::vector<HeadRouting>& heads,
+Result<void> BudgetedCache::on_all(std::span<HeadRouting> heads,
                                    const std::function<Result<void>(HeadRouting&)>& work) {
   std::vector<Result<void>> results(heads.size());
   std::vector<std::exception_ptr> bugs(heads.size());
@@ -476,12 +490,13 @@ Result<void> BudgetedCache::route_heads(std::vector<HeadRouting> heads, const He
     for (std::size_t begin = 0; begin < heads.size(); begin += step)
       lay_out(std::span(heads).subspan(begin, step), layout);
     // Heads that shrink go first, so that there is room for those that grow.
-    std::stable_partition(heads.begin(), heads.end(), [&](const HeadRouting& head) {
+    const auto grows = std::stable_partition(heads.begin(), heads.end(), [&](const HeadRouting& head) {
       const HeadCache& cache = tiers_.head(head.layer, head.kv_head);
       return cache.routed() && head.layout.allocated_bytes() <= cache.layout().allocated_bytes();
     });
-    if (Result<void> applied = on_all(heads, [&](HeadRouting& head) { return plan_and_apply(head); }); !applied)
-      return applied;
+    const auto apply = [&](HeadRouting& head) { return plan_and_apply(head); };
+    if (Result<void> applied = on_all({heads.begin(), grows}, apply); !applied) return applied;
+    if (Result<void> applied = on_all({grows, heads.end()}, apply); !applied) return applied;
   }
   for (const HeadRouting& head : heads) {
     totals_.promotions += head.promotions;

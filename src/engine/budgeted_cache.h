@@ -12,6 +12,7 @@
 #include "cache/tiered_cache.h"
 #include "engine/cache_settings.h"
 #include "qevict/session.h"  // CacheReport
+#include "ranking/expected.h"
 
 namespace qevict {
 
@@ -53,6 +54,10 @@ class BudgetedCache {
   // They are fed by attention rows.
   bool follows_attention() const { return keeps_scores() && settings_.scores.attention; }
   int score_power() const { return settings_.scores.power; }
+  // Where the ranking goes by the queries of a prompt: they are to be added here, layer by layer, and scored with
+  // `scale`. Null otherwise.
+  QueryStatistics* query_statistics() { return follows_attention() && settings_.scores.expected ? &queries_ : nullptr; }
+  void set_attention_scale(double scale) { attention_scale_ = scale; }
   std::int64_t n_tokens() const { return n_tokens_; }
   // Cache fields of the report; workspace and prefill peaks are the session's.
   CacheReport report() const;
@@ -87,6 +92,7 @@ class BudgetedCache {
     double ranking_ms = 0, migration_ms = 0;                    // CPU time
   };
   HeadRouting routing_of(int layer, int kv_head, const TokenView& tokens) const;
+  std::vector<float> expected_scores(int kv_head, const PrefillLayer& prefill) const;
   std::vector<float> take_sums(HeadCache& head, int kv_head, int n_turn, const PrefillLayer& prefill) const;
   Result<void> route_layer(int layer, std::span<const TokenView> tokens);
   Result<void> route_heads(std::vector<HeadRouting> heads, const HeadLayout& layout);
@@ -94,7 +100,7 @@ class BudgetedCache {
   Result<void> rank(HeadRouting& head, const HeadLayout& layout) const;
   void lay_out(std::span<HeadRouting> heads, const HeadLayout& layout) const;
   Result<void> plan_and_apply(HeadRouting& head);
-  Result<void> on_all(std::vector<HeadRouting>& heads, const std::function<Result<void>(HeadRouting&)>& work);
+  Result<void> on_all(std::span<HeadRouting> heads, const std::function<Result<void>(HeadRouting&)>& work);
   std::vector<HeadRouting> tails() const;
   Result<void> route_all();
   void note_bytes();
@@ -112,6 +118,8 @@ class BudgetedCache {
   std::vector<std::vector<F16Run>> past_runs_;  // [n_kv_heads], what past_ points to
   std::vector<std::vector<CodeWindow>> past_codes_;
   std::vector<HeadView> past_;
+  QueryStatistics queries_;
+  double attention_scale_ = 0;
   Team team_;
   CacheReport totals_;                                // counters and peaks so far
   double ranking_cpu_ms_ = 0, migration_cpu_ms_ = 0;  // of all threads, prefill included

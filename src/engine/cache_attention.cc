@@ -263,6 +263,12 @@ void CacheAttention::check_rows(int layer, const float* rows, std::size_t width,
     fail(layer, "a query, key or value is not finite");
 }
 
+void CacheAttention::begin_layer(int layer) {
+  tail_ = cache_->tiers().head(layer, 0).tail().n;
+  cache_->set_attention_scale(static_cast<double>(model_->attention_scale));
+  if (QueryStatistics* statistics = cache_->query_statistics()) statistics->begin(model_->n_heads, model_->head_dim);
+}
+
 void CacheAttention::prefill_store(int layer, const float* k, const float* v, int n_tokens, int thread,
                                    int n_threads) noexcept {
   try {
@@ -279,6 +285,11 @@ void CacheAttention::prefill_attend(int layer, const float* q, int n_tokens, flo
                                     int n_threads) noexcept {
   try {
     check_rows(layer, q, static_cast<std::size_t>(model_->n_heads * model_->head_dim), n_tokens, thread, n_threads);
+    if (QueryStatistics* statistics = cache_->query_statistics()) {
+      // The rows are the last of the chunk's: size() counts them.
+      const std::int64_t first = cache_->n_tokens() + prefill_->size() - n_tokens - tail_;
+      statistics->add(q, n_tokens, first, model_->rope, thread, n_threads);
+    }
     prefill_->attend(q, n_tokens, model_->attention_scale, out, thread, n_threads);
   } catch (const std::exception& exception) {
     fail(layer, exception.what());

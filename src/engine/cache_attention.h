@@ -21,6 +21,8 @@ class CacheAttention final : public Attention {
   void begin_step();
   // The prefill layer that prefill_* work on; null while decoding.
   void set_prefill(PrefillLayer* prefill) { prefill_ = prefill; }
+  // Before each layer of a prompt.
+  void begin_layer(int layer);
   // The first thing that went wrong inside a graph, once.
   Result<void> take_error();
   std::size_t workspace_bytes() const;
@@ -62,6 +64,7 @@ class CacheAttention final : public Attention {
   const ModelShape* model_;
   BudgetedCache* cache_;
   PrefillLayer* prefill_ = nullptr;
+  int tail_ = 0;  // tokens of earlier turns at the front of prefill_
   HeadShape shape_;
   std::vector<LayerTasks> layers_;
   std::vector<float> max_, denom_, acc_;  // [tasks of a layer][group], [..][group][value_dim]

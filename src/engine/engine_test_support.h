@@ -73,7 +73,8 @@ class SyntheticSequence {
     const std::vector<float> weights = cache_.row_weights(n);
     output_.clear();
     for (int layer = 0; layer < shape_.n_layers; ++layer) {
-      layer_state.begin(cache_.past(layer), cache_.keeps_scores(), weights);
+      attention_.begin_layer(layer);
+      layer_state.begin(cache_.past(layer), cache_.follows_attention(), weights);
       for (int h = 0; h < shape_.n_kv_heads; ++h) {
         const TokenView kept = cache_.tiers().head(layer, h).tail();
         layer_state.preload(h, kept.keys, kept.values, kept.n);
@@ -179,7 +180,14 @@ class SyntheticSequence {
     const std::size_t group = row.probability.size() / row.n_tokens;
     for (std::size_t i = 0; i < row.probability.size(); ++i)
       mean[i % row.n_tokens] += row.probability[i] / static_cast<double>(group);
+    for (double& p : mean) p = std::pow(p, cache_.score_power());
     return mean;
+  }
+  // Of the accumulators themselves, not of their roots.
+  static double sum_of(std::span<const float> accumulators) {
+    double sum = 0;
+    for (const float a : accumulators) sum += static_cast<double>(a);
+    return sum;
   }
   void note_output(std::span<const float> got, std::span<const double> want) {
     const auto dim = static_cast<std::size_t>(shape_.head_dim);
@@ -212,7 +220,7 @@ class SyntheticSequence {
         head_shape(), &past, keys.data(), values.data(), tail.n + 1,
         std::span(q).subspan(static_cast<std::size_t>(h) * group_floats(), group_floats()), shape_.attention_scale);
     Expected expected{.out = row.out, .full = {}, .codes = {}, .tail = {}};
-    if (!cache_.keeps_scores()) return expected;
+    if (!cache_.follows_attention()) return expected;
     const std::vector<double> mean = mean_of(row);
     const double decay = static_cast<double>(cache_.decay());
     std::size_t at = static_cast<std::size_t>(head.sink_tokens());
@@ -222,22 +230,22 @@ class SyntheticSequence {
       return sum;
     };
     for (int i = 0; i < head.full_windows(); ++i)
-      expected.full.push_back(decay * static_cast<double>(head.full_score(i)) + window_sum());
+      expected.full.push_back(decay * sum_of(head.full_scores(i)) + window_sum());
     for (int i = 0; i < head.quantized_windows(); ++i)
-      expected.codes.push_back(decay * static_cast<double>(head.code_score(i)) + window_sum());
+      expected.codes.push_back(decay * sum_of(head.code_scores(i)) + window_sum());
     for (const float score : tail.scores) expected.tail.push_back(decay * static_cast<double>(score) + mean[at++]);
     expected.tail.push_back(mean[at]);
     return expected;
   }
   void compare_step(int layer, int h, const Expected& expected, const float* out) {
     note_output({out + static_cast<std::size_t>(h) * group_floats(), group_floats()}, expected.out);
-    if (!cache_.keeps_scores()) return;
+    if (!cache_.follows_attention()) return;
     HeadCache& head = cache_.tiers().head(layer, h);
     ASSERT_EQ(head.tail_scores().size(), expected.tail.size());
     for (std::size_t i = 0; i < expected.full.size(); ++i)
-      note_score(head.full_score(static_cast<int>(i)), expected.full[i]);
+      note_score(static_cast<float>(sum_of(head.full_scores(static_cast<int>(i)))), expected.full[i]);
     for (std::size_t i = 0; i < expected.codes.size(); ++i)
-      note_score(head.code_score(static_cast<int>(i)), expected.codes[i]);
+      note_score(static_cast<float>(sum_of(head.code_scores(static_cast<int>(i)))), expected.codes[i]);
     for (std::size_t i = 0; i < expected.tail.size(); ++i) note_score(head.tail_scores()[i], expected.tail[i]);
   }
 
@@ -266,7 +274,7 @@ class SyntheticSequence {
                         row_floats() * static_cast<std::size_t>(r) + static_cast<std::size_t>(h) * group_floats(),
                         group_floats()),
                     row.out);
-        if (cache_.keeps_scores())
+        if (cache_.follows_attention())
           add_row(head, row, static_cast<double>(settings_.ranking->rule.row_weight(r, n)), first - tail, seed);
       }
     }
@@ -290,7 +298,7 @@ class SyntheticSequence {
   }
   // The scores after the layer's end, routed or not; and that no window left was better than one that stayed.
   void check_seed(int layer) {
-    if (!cache_.keeps_scores()) return;
+    if (!cache_.follows_attention() || (settings_.scores.expected && cache_.n_tokens() == 0)) return;
     const Zones& zones = settings_.rule.zones;
     for (int h = 0; h < shape_.n_kv_heads; ++h) {
       HeadCache& head = cache_.tiers().head(layer, h);
@@ -304,13 +312,14 @@ class SyntheticSequence {
       }
       double worst_kept = 1e300;
       for (const Candidate& window : head.windows()) {
-        note_score(window.score, seed.windows[window.window]);
+        if (cache_.score_power() == 1) note_score(window.score, seed.windows[window.window]);
         if (settings_.promotion || settings_.rule.codec == nullptr)
           worst_kept = std::min(worst_kept, seed.windows[window.window]);
         seed.windows.erase(window.window);
       }
       for (const auto& [window, score] : seed.windows) {
-        EXPECT_TRUE(settings_.ranking->score != nullptr || worst_kept == 1e300 || score <= worst_kept * (1 + 1e-4))
+        EXPECT_TRUE(settings_.ranking->score != nullptr || cache_.score_power() > 1 || worst_kept == 1e300 ||
+                    score <= worst_kept * (1 + 1e-4))
             << "window " << window << " was better than one that stayed";
       }
     }

@@ -172,6 +172,7 @@ Result<void> Session::State::run_layer(int layer, std::span<float> hidden, int n
   const auto n_embd = static_cast<std::size_t>(model_shape.n_embd);
   const int chunk = std::min(options.chunk_tokens, options.n_ctx);
   const auto position = static_cast<std::int32_t>(cache->n_tokens());
+  attention->begin_layer(layer);
   prefill.begin(cache->past(layer), cache->follows_attention(), weights);
   for (int h = 0; h < model_shape.n_kv_heads; ++h) {
     const TokenView tail = cache->tiers().head(layer, h).tail();

@@ -8,14 +8,15 @@
 namespace qevict {
 namespace {
 
-constexpr RankingRow kRankings[] = {kCumulative, kDecayed, kObserved, kPnorm, kKeyNorm, kRecency, kRandom};
+constexpr RankingRow kRankings[] = {kCumulative, kDecayed, kObserved, kBlended, kExpected,
+                                    kPnorm,      kKeyNorm, kRecency,  kRandom};
 
 }  // namespace
 
 float ScoreRule::row_weight(int row, int n_rows) const {
   const int age = n_rows - 1 - row;
-  if (observed_rows > 0 && age >= observed_rows) return 0;
-  return decay == 1 ? 1.0f : static_cast<float>(std::pow(static_cast<double>(decay), age));
+  const float share = observed_rows > 0 && age >= observed_rows ? unobserved : 1.0f;
+  return decay == 1 ? share : share * static_cast<float>(std::pow(static_cast<double>(decay), age));
 }
 
 std::span<const RankingRow> rankings() { return kRankings; }

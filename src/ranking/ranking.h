@@ -21,7 +21,9 @@ struct ScoreRule {
   bool attention = true;  // false: they hold what token_scores() said when the token's window was routed
   float decay = 1;        // γ, per token
   int power = 1;          // above 1: an accumulator for each token, whose roots are summed
-  int observed_rows = 0;  // of a prefill, only the last rows count; 0 = all
+  bool expected = false;  // a prompt is scored by the attention its queries let expect (expected.h)
+  int observed_rows = 0;  // of a prefill, the last rows, beside which others count `unobserved` times; 0 = all
+  float unobserved = 0;
   // Weight of row `row` of a prefill of n_rows.
   float row_weight(int row, int n_rows) const;
   bool uniform() const { return decay == 1 && observed_rows == 0; }  // every weight is 1

@@ -156,7 +156,7 @@ class ReferenceHead {
     return result;
   }
 
-  // Means and deviations over every window that is a candidate now (qevict-examples.md A15).
+  // Means and deviations over every window that is a candidate now (qevict-examples.md A15), and at least 128 tokens.
   void freeze() {
     frozen_ = true;
     head_data_.resize(rule_.head_param_bytes(shape_));
@@ -166,6 +166,16 @@ class ReferenceHead {
       if (window.tier == Tier::evicted) continue;
       for (const float key : unrotated(id)) keys.push_back(key);
       for (const float value : floats(window.values)) values.push_back(value);
+    }
+    // Too few tokens to go by: those of the tail too.
+    const auto key_dim = static_cast<std::size_t>(shape_.key_dim);
+    for (int t = tail_position(); t < tokens_.n && keys.size() < 128 * key_dim; ++t) {
+      HeadSnapshot token;
+      add_tokens(t, t + 1, token);
+      std::vector<float> key = floats(token.keys);
+      rope_.unrotate(key, t);
+      keys.insert(keys.end(), key.begin(), key.end());
+      for (const float value : floats(token.values)) values.push_back(value);
     }
     rule_.codec->estimate_head(rule_.window_shape(shape_), keys, values, head_data_);
   }

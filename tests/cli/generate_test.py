@@ -84,7 +84,7 @@ class Ordinary(ProgramTest):
     def test_print_settings(self):
         run = self.run_program("generate", "-p", "x", "-n", 1, "--seed", 77, "--print-settings", code=0)
         self.assertRegex(run.notes, r"(?m)^seed +77$")
-        self.assertRegex(run.notes, r"(?m)^kv-method +qevict-paper$")
+        self.assertRegex(run.notes, r"(?m)^kv-method +qevict$")
 
     def test_valid_utf8_whatever_is_sampled(self):
         for seed in range(4):
