@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 #include <vector>
 
@@ -74,6 +75,32 @@ TEST(Allocator, SpendsAllAndNoMore) {
                             .loss = .2};
     const std::vector<std::size_t> bytes = shares(heads, rule, total, floor);
     EXPECT_EQ(std::accumulate(bytes.begin(), bytes.end(), std::size_t{0}), total);
+  }
+}
+
+// Layer after layer, each time with the whole budget for those so far and only what was kept before: the outcome is
+// that of all layers at once (qevict.md section 5).
+TEST(Allocator, StreamingOverLayersIsExact) {
+  Rng rng(11);
+  for (int trial = 0; trial < 50; ++trial) {
+    constexpr std::size_t kHeads = 6, kWindows = 30, kSlots = 40;
+    std::vector<std::vector<Candidate>> all(kHeads);
+    for (auto& head : all) {
+      std::vector<float> scores(kWindows);
+      for (float& score : scores) score = static_cast<float>(rng.uniform());
+      head = head_of(scores);
+    }
+    std::vector<std::vector<Candidate>> kept;
+    for (const auto& head : all) {
+      kept.push_back(head);
+      const std::vector<std::size_t> bytes = shares(kept, kFullOnly, 10 * kSlots, 20, Leftover::withheld);
+      for (std::size_t h = 0; h < kept.size(); ++h) {
+        std::ranges::sort(kept[h], [](const Candidate& a, const Candidate& b) { return a.score > b.score; });
+        kept[h].resize(std::min(kept[h].size(), bytes[h] / 10));
+      }
+    }
+    const std::vector<std::size_t> at_once = shares(all, kFullOnly, 10 * kSlots, 20);
+    for (std::size_t h = 0; h < kHeads; ++h) EXPECT_EQ(10 * kept[h].size(), at_once[h]) << "head " << h;
   }
 }
 
