@@ -38,9 +38,14 @@ std::string table() {
                           method.name == CacheConfig{}.method ? " (default)" : "");
     }
   }
-  text += "\nRankings (--kv-ranking)\n";
-  for (const std::string_view name : ranking_names())
-    text += fmt::format("  {:<{}}  {}\n", name, width, ranking_summary(name));
+  const auto part = [&](std::string_view title, std::span<const std::string_view> names,
+                        std::string_view (*summary)(std::string_view)) {
+    text += fmt::format("\n{}\n", title);
+    for (const std::string_view name : names) text += fmt::format("  {:<{}}  {}\n", name, width, summary(name));
+  };
+  part("Rankings (--kv-ranking)", ranking_names(), &ranking_summary);
+  part("Codecs (--kv-codec)", codec_names(), &codec_summary);
+  part("Allocators (--kv-allocator)", allocator_names(), &allocator_summary);
   return text;
 }
 
@@ -57,7 +62,9 @@ Json rows() {
                    {"quantized_per_mille", method.quantized_per_mille},
                    {"codec", method.codec},
                    {"ranking", method.ranking},
+                   {"value_weight", method.value_weight},
                    {"allocator", method.allocator},
+                   {"spending", method.spending == Spending::by_gain ? "by_gain" : "fixed_share"},
                    {"promotion", method.promotion},
                    {"quantizes_everything", method.quantizes_everything}});
   }

@@ -48,8 +48,8 @@ struct CacheReport {
   double ratio_peak = 0;            // bytes_peak / bytes_full
   double ratio_mean = 0;            // sum of bytes / sum of the f16 bytes of the tokens so far, over decode steps
   int recent_tokens = 0;
-  int full_slots = 0;        // per head, capacity in windows
-  int quantized_slots = 0;   // per head
+  int full_slots = 0;        // mean over heads, capacity in windows
+  int quantized_slots = 0;   // likewise
   bool compressing = false;  // some window may be or was quantized or evicted
   // Windows over all layers and KV heads.
   std::int64_t windows_full = 0;

@@ -541,15 +541,17 @@ CacheReport BudgetedCache::report() const {
   report.ratio_mean = full_bytes_sum_ > 0 ? bytes_sum_ / full_bytes_sum_ : 0;
   report.compressing = routed_;
   if (!routed_) return report;
-  const HeadLayout& layout = tiers_.heads().front().layout();
-  report.recent_tokens = layout.zones.recent;
-  report.full_slots = layout.full_slots;
-  report.quantized_slots = layout.quantized_slots;
+  report.recent_tokens = tiers_.heads().front().layout().zones.recent;
+  std::int64_t full_slots = 0, quantized_slots = 0;
   for (const HeadCache& head : tiers_.heads()) {
+    full_slots += head.layout().full_slots;
+    quantized_slots += head.layout().quantized_slots;
     report.windows_full += head.full_windows();
     report.windows_quantized += head.quantized_windows();
     report.windows_evicted += head.windows_routed() - head.full_windows() - head.quantized_windows();
   }
+  report.full_slots = static_cast<int>(full_slots / static_cast<std::int64_t>(shape.heads()));
+  report.quantized_slots = static_cast<int>(quantized_slots / static_cast<std::int64_t>(shape.heads()));
   report.tokens_evicted = report.windows_evicted * settings_.rule.zones.window;
   return report;
 }
