@@ -136,7 +136,7 @@ std::string summary_text(const ModelInfo& model, const Session& session, const R
                           : "every token");
   tier("full", bytes.full, fmt::format("{} windows at full precision", count_text(report.windows_full)));
   tier("quantized", bytes.quantized, fmt::format("{} windows", count_text(report.windows_quantized)));
-  tier("ledger", bytes.ledger, "codes of promoted windows");
+  tier("ledger", bytes.ledger, "codes of promoted windows, parameters of heads");
   tier("metadata", bytes.metadata, "window ids and scores");
   line("moved      {} promotions, {} demotions, {} evictions; {} of {} token entries evicted",
        count_text(report.promotions), count_text(report.demotions), count_text(report.evictions),
