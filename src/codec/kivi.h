@@ -4,8 +4,8 @@
 //
 //   key codes u8[32 / m][Dk]              byte (i, c): channel c of tokens m i + k in bits [k b, (k + 1) b), k < m
 //   key scales f16[Dk] | key zeros f16[Dk]
-//   value codes u8[32][Dv / 32][32 / m]   byte (t, g, i): token t, channels 32 g + i + (32 / m) k in bits [k b, (k+1)
-//   b) value scales f16[32][Dv / 32] | value zeros f16[32][Dv / 32]
+//   value codes u8[32][Dv / 32][32 / m]   byte (t, g, i): token t, channels 32 g + i + (32 / m) k, likewise
+//   value scales f16[32][Dv / 32] | value zeros f16[32][Dv / 32]
 //
 // x = zero + code * scale (min_max.h).  REQUIRES: tokens and dims multiples of 32.
 #pragma once

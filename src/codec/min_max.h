@@ -1,9 +1,8 @@
 // Asymmetric codes of a group between its minimum and maximum, with scale and zero in f16: of int2, int4 and kivi-*.
 //
 //   scale = f16(max((max - min) / (2^b - 1), 1e-8)),  zero = f16(min)         saturated at 65504
-//   code  = clamp(round half even((x - zero) / scale), 0, 2^b - 1), from the stored numbers; 0 where the stored scale
-//   is
-//   0
+//   code  = clamp(round half even((x - zero) / scale), 0, 2^b - 1), from the stored numbers; 0 where the stored
+//   scale is 0
 #pragma once
 
 #include <algorithm>

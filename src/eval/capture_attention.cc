@@ -17,7 +17,7 @@ class CapturedLayer final : public Attention {
   CapturedLayer(const ModelShape& model, int n_tokens)
       : model_(model),
         layer_({.key_dim = model.head_dim, .value_dim = model.head_dim, .group = model.n_heads / model.n_kv_heads},
-               model.n_kv_heads, n_tokens, std::min(kChunk, n_tokens)) {}
+               model.n_kv_heads, n_tokens) {}
 
   PrefillLayer& layer() { return layer_; }
   void begin() {
