@@ -176,7 +176,7 @@ std::vector<float> BudgetedCache::expected_scores(int kv_head, const PrefillLaye
   const auto dim = static_cast<std::size_t>(tiers_.shape().key_dim);
   std::vector<float> scores =
       queries_.probabilities(kv_head, queries_.n_heads() / tiers_.shape().n_kv_heads, {prefill.keys(kv_head), n * dim},
-                             settings_.rule.zones.sinks, tiers_.rope(), attention_scale_);
+                             settings_.rule.zones.sinks, tiers_.rope());
   const double decay_rate = static_cast<double>(decay());
   const double mass = decay_rate == 1 ? static_cast<double>(n) : (1 - std::pow(decay_rate, n)) / (1 - decay_rate);
   for (float& score : scores) score *= static_cast<float>(mass);

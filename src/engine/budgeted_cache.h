@@ -54,10 +54,8 @@ class BudgetedCache {
   // They are fed by attention rows.
   bool follows_attention() const { return keeps_scores() && settings_.scores.attention; }
   int score_power() const { return settings_.scores.power; }
-  // Where the ranking goes by the queries of a prompt: they are to be added here, layer by layer, and scored with
-  // `scale`. Null otherwise.
+  // Where the ranking goes by the queries of a prompt: they are to be added here, layer by layer. Null otherwise.
   QueryStatistics* query_statistics() { return follows_attention() && settings_.scores.expected ? &queries_ : nullptr; }
-  void set_attention_scale(double scale) { attention_scale_ = scale; }
   std::int64_t n_tokens() const { return n_tokens_; }
   // Cache fields of the report; workspace and prefill peaks are the session's.
   CacheReport report() const;
@@ -119,7 +117,6 @@ class BudgetedCache {
   std::vector<std::vector<CodeWindow>> past_codes_;
   std::vector<HeadView> past_;
   QueryStatistics queries_;
-  double attention_scale_ = 0;
   Team team_;
   CacheReport totals_;                                // counters and peaks so far
   double ranking_cpu_ms_ = 0, migration_cpu_ms_ = 0;  // of all threads, prefill included

@@ -265,8 +265,9 @@ void CacheAttention::check_rows(int layer, const float* rows, std::size_t width,
 
 void CacheAttention::begin_layer(int layer) {
   tail_ = cache_->tiers().head(layer, 0).tail().n;
-  cache_->set_attention_scale(static_cast<double>(model_->attention_scale));
-  if (QueryStatistics* statistics = cache_->query_statistics()) statistics->begin(model_->n_heads, model_->head_dim);
+  if (QueryStatistics* statistics = cache_->query_statistics()) {
+    statistics->begin(model_->n_heads, model_->head_dim, static_cast<double>(model_->attention_scale));
+  }
 }
 
 void CacheAttention::prefill_store(int layer, const float* k, const float* v, int n_tokens, int thread,

@@ -57,8 +57,9 @@ std::vector<double> expected_logits(const QueryDistribution& queries, std::span<
   return logits;
 }
 
-void QueryStatistics::begin(int n_heads, int head_dim) {
+void QueryStatistics::begin(int n_heads, int head_dim, double scale) {
   head_dim_ = head_dim;
+  scale_ = scale;
   const auto dim = static_cast<std::size_t>(head_dim);
   counts_.assign(static_cast<std::size_t>(n_heads), 0);
   sums_.assign(counts_.size() * dim, 0);
@@ -89,7 +90,7 @@ void QueryStatistics::add(const float* q, int n_rows, std::int64_t first_positio
 }
 
 std::vector<float> QueryStatistics::probabilities(int kv_head, int group, std::span<const Half> keys, int sinks,
-                                                  const Rope& rope, double scale) const {
+                                                  const Rope& rope) const {
   const auto dim = static_cast<std::size_t>(head_dim_);
   const std::size_t n = keys.size() / dim;
   std::vector<float> result(n);
@@ -109,7 +110,7 @@ std::vector<float> QueryStatistics::probabilities(int kv_head, int group, std::s
     rotation.apply(queries.mean.data(), 1);
     for (std::size_t b = 0; b < dim; ++b) rotation.apply(queries.covariance.data() + b, dim);      // R S
     for (std::size_t a = 0; a < dim; ++a) rotation.apply(queries.covariance.data() + a * dim, 1);  // R S R^T
-    const std::vector<double> logits = expected_logits(queries, values, scale);
+    const std::vector<double> logits = expected_logits(queries, values, scale_);
     const auto first = logits.begin() + sinks;
     const double most = *std::max_element(first, logits.end());
     double total = 0;

@@ -27,7 +27,8 @@ TEST(Expected, IsTheMeanOverTurnedQueries) {
   std::vector<float> mean(kDim);
   for (float& m : mean) m = static_cast<float>(rng.normal());
   QueryStatistics statistics;
-  statistics.begin(1, kDim);
+  const double scale = 1 / std::sqrt(8.0);
+  statistics.begin(1, kDim, scale);
   std::vector<float> q;
   for (int row = 0; row < kRows; ++row) {
     std::vector<float> query(kDim);
@@ -44,8 +45,7 @@ TEST(Expected, IsTheMeanOverTurnedQueries) {
     keys.push_back(to_half(static_cast<float>(rng.normal())));
     plain.push_back(to_float(keys.back()));
   }
-  const double scale = 1 / std::sqrt(8.0);
-  const std::vector<float> got = statistics.probabilities(0, 1, keys, 4, rope, scale);
+  const std::vector<float> got = statistics.probabilities(0, 1, keys, 4, rope);
   // log E[exp] of one normal whose mean is the mean of the turned means.
   std::vector<double> turned(kDim);
   for (int t = 0; t < QueryStatistics::kHorizon; ++t) {
