@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "eval/calibrate.h"
 #include "eval/codec_error.h"
 #include "messages.h"
 #include "summary.h"
@@ -64,12 +65,19 @@ std::string table_of(const Measured& measured) {
   return text;
 }
 
-Result<AttentionSet> capture(Options& options, const EvalCodecOptions& eval, int n_threads) {
+// calibration: read if one is asked for.
+Result<AttentionSet> capture(Options& options, const EvalCodecOptions& eval, int n_threads,
+                             NuqCalibration& calibration) {
   const Result<std::string> text = read_whole(eval.text);
   if (!text) return text.error();
   if (const Result<void> completed = complete(options); !completed) return completed.error();
   const Result<Model> model = Model::load(options.model);
   if (!model) return model.error();
+  if (!eval.calibration.empty()) {
+    Result<NuqCalibration> read = read_nuq(eval.calibration, nuq_model(model->info()));
+    if (!read) return read.error();
+    calibration = *std::move(read);
+  }
   Result<std::vector<Token>> tokens = model->tokenize(*text, true, false);
   if (!tokens) return tokens.error();
   if (tokens->size() < kFewestTokens) {
@@ -79,6 +87,7 @@ Result<AttentionSet> capture(Options& options, const EvalCodecOptions& eval, int
       {tokens->size(), static_cast<std::size_t>(eval.n_tokens), static_cast<std::size_t>(model->info().n_ctx_train)}));
   Result<AttentionSet> set = capture_attention(*model, *tokens, kQueryRows, n_threads);
   if (set) set->name = fmt::format("{} over {}", model->info().name, eval.text);
+  if (set && !eval.calibration.empty()) set->calibration = &calibration;
   return set;
 }
 
@@ -89,12 +98,16 @@ int eval_codec(Options& options, EvalCodecOptions eval) {
   if (eval.n_tokens < kFewestTokens) {
     return fail(invalid("--ctx-size {} is too short to measure on: give at least {}", eval.n_tokens, kFewestTokens));
   }
+  if (eval.text.empty() && !eval.calibration.empty()) {
+    return fail(invalid("--calibration {} is of a model: give --text, too", eval.calibration));
+  }
   std::vector<Measured> results;
   int head_dim = 64;
   if (!eval.text.empty()) {
     const int n_threads =
         options.threads > 0 ? options.threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-    Result<AttentionSet> set = capture(options, eval, n_threads);
+    NuqCalibration calibration;
+    Result<AttentionSet> set = capture(options, eval, n_threads, calibration);
     if (!set) return fail(set.error());
     head_dim = set->samples.front().key_dim;
     const std::string name = set->name;

@@ -8,8 +8,9 @@
 namespace qevict::app {
 
 struct EvalCodecOptions {
-  std::string text;  // file; empty: synthetic data only, and no model is loaded
-  int n_tokens = 0;  // of the text, and of each synthetic sample; 0: 1029
+  std::string text;         // file; empty: synthetic data only, and no model is loaded
+  std::string calibration;  // file, of the model; empty: none
+  int n_tokens = 0;         // of the text, and of each synthetic sample; 0: 1029
 };
 
 int eval_codec(Options& options, EvalCodecOptions eval);

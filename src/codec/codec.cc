@@ -3,7 +3,9 @@
 #include "codec/block32.h"
 #include "codec/kivi.h"
 #include "codec/kxvy.h"
+#include "codec/nuq.h"
 #include "codec/paper_int.h"
+#include "codec/zip.h"
 
 namespace qevict {
 namespace {
@@ -40,6 +42,10 @@ constexpr CodecRow kCodecs[] = {
                  "KIVI's 2 bits: keys per channel of 32 tokens, values per 32 channels; 3 true bits per element"),
     Kivi<4>::row("kivi-4",
                  "KIVI's 4 bits: keys per channel of 32 tokens, values per 32 channels; 5 true bits per element"),
+    Nuq<2>::row("nuq2", "KVQuant's 2 bits, 1 in 64 exactly; 2.758 true bits per element at D = 64, 2.633 at 128"),
+    Nuq<3>::row("nuq3", "KVQuant's 3 bits, 1 in 64 exactly; 3.758 true bits per element at D = 64, 3.633 at 128"),
+    Nuq<4>::row("nuq4", "KVQuant's 4 bits, 1 in 64 exactly; 4.758 true bits per element at D = 64, 4.633 at 128"),
+    Zip::row("zip42", "ZipCache's 4 bits, 2 for the least salient 40 %; 3.858 true bits per element at D = 64"),
 };
 
 }  // namespace

@@ -17,6 +17,12 @@ struct WindowShape {
   int value_dim = 64;
 };
 
+// What a layer knows of a window's tokens beside their keys and values. An empty span: not known.
+struct TokenSide {
+  std::span<const float> scores;        // [tokens], higher matters more
+  std::span<const float> value_ranges;  // [tokens][2]: values up to the first and from the second on are outliers
+};
+
 struct CodecRow {
   std::string_view name;     // as users type it: "int2"
   std::string_view summary;  // one line, with the true bits per element
@@ -24,6 +30,7 @@ struct CodecRow {
   std::string_view needs;    // what supports() asks for, in words: "windows of a multiple of 4 tokens and ..."
   int key_bits = 0;
   int value_bits = 0;
+  int window_tokens = 8;  // of the source, or 8 where it has none
   // The paper quantizes keys as the model rotated them: encode() is given them after RoPE, at their own positions, and
   // attention takes decoded keys as they are.
   bool keys_after_rope = false;
@@ -42,6 +49,11 @@ struct CodecRow {
   // Returns false, and writes nothing that may be used, if an input is not finite.
   bool (*encode)(WindowShape shape, std::span<const float> keys, std::span<const float> values,
                  std::span<const std::byte> head, std::span<std::byte> record) = nullptr;
+  // As encode, which is this with an empty side; null: the codec uses none. What of the side it uses:
+  bool uses_scores = false;
+  bool uses_value_ranges = false;
+  bool (*encode_with)(WindowShape shape, std::span<const float> keys, std::span<const float> values,
+                      const TokenSide& side, std::span<const std::byte> head, std::span<std::byte> record) = nullptr;
   // The exact inverse of the stored codes in fp32; same shapes.
   void (*decode)(WindowShape shape, std::span<const std::byte> record, std::span<const std::byte> head,
                  std::span<float> keys, std::span<float> values) = nullptr;

@@ -52,6 +52,7 @@ struct Kivi {
             .needs = "windows and head sizes that are multiples of 32",
             .key_bits = kBits,
             .value_bits = kBits,
+            .window_tokens = kKiviGroup,
             .keys_after_rope = true,
             .supports = &supports,
             .window_bytes = &window_bytes,

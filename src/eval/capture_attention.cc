@@ -1,53 +1,47 @@
 // A plain prefill, layer by layer, that keeps every layer's keys, values and last queries.
 #include <algorithm>
+#include <cmath>
 
 #include "base/check.h"
+#include "codec/nuq.h"
+#include "codec/zip.h"
 #include "engine/model_parts.h"
+#include "eval/captured_layer.h"
 #include "eval/codec_error.h"
-#include "kernels/attention.h"
 
 namespace qevict {
 namespace {
 
-constexpr int kChunk = 512;
-
-// Exact attention over the tokens so far, uncompressed.
-class CapturedLayer final : public Attention {
- public:
-  CapturedLayer(const ModelShape& model, int n_tokens)
-      : model_(model),
-        layer_({.key_dim = model.head_dim, .value_dim = model.head_dim, .group = model.n_heads / model.n_kv_heads},
-               model.n_kv_heads, n_tokens) {}
-
-  PrefillLayer& layer() { return layer_; }
-  void begin() {
-    layer_.begin({}, false, {});
-    queries_.clear();
+// ZipCache's saliency of one KV head's tokens, from the rows of its probes.
+std::vector<float> saliency_of(const AttentionSample& sample, const ModelShape& shape, int kv_head,
+                               const std::vector<float>& queries) {
+  const std::size_t n = static_cast<std::size_t>(sample.n_tokens()), dim = static_cast<std::size_t>(sample.key_dim);
+  const int group = shape.n_heads / shape.n_kv_heads;
+  std::vector<std::vector<float>> rows;
+  std::vector<ZipProbe> probes;
+  for (const int position : zip_probes(static_cast<int>(n), 1)) {
+    std::vector<float>& row = rows.emplace_back(static_cast<std::size_t>(position) + 1);
+    std::vector<double> p(row.size());
+    for (int g = 0; g < group; ++g) {
+      const std::size_t head = static_cast<std::size_t>(kv_head * group + g);
+      const float* query =
+          &queries[(static_cast<std::size_t>(position) * static_cast<std::size_t>(shape.n_heads) + head) * dim];
+      double sum = 0, top = -1e300;
+      for (std::size_t t = 0; t < p.size(); ++t) {
+        float dot = 0;
+        for (std::size_t c = 0; c < dim; ++c) dot += query[c] * sample.keys[t * dim + c];
+        p[t] = static_cast<double>(dot) * shape.attention_scale;
+        top = std::max(top, p[t]);
+      }
+      for (double& x : p) sum += x = std::exp(x - top);
+      for (std::size_t t = 0; t < p.size(); ++t) row[t] += static_cast<float>(p[t] / sum);
+    }
+    probes.push_back({position, {}});
   }
-  // [tokens so far][n_heads][head_dim]
-  const std::vector<float>& queries() const { return queries_; }
-
-  void prefill_store(int, const float* k, const float* v, int n_tokens, int thread, int n_threads) noexcept override {
-    layer_.store(k, v, n_tokens, thread, n_threads);
-  }
-  void prefill_attend(int, const float* q, int n_tokens, float* out, int thread, int n_threads) noexcept override {
-    const std::ptrdiff_t floats = std::ptrdiff_t{n_tokens} * model_.n_heads * model_.head_dim;
-    if (thread == 0) queries_.insert(queries_.end(), q, q + floats);
-    layer_.attend(q, n_tokens, model_.attention_scale, out, thread, n_threads);
-  }
-  void decode_partial(int, const float*, const float*, const float*, int, int) noexcept override {}
-  void decode_merge(int, float*, int, int) noexcept override {}
-
- private:
-  const ModelShape& model_;
-  PrefillLayer layer_;
-  std::vector<float> queries_;
-};
-
-std::vector<float> floats_of(const Half* halves, std::size_t n) {
-  std::vector<float> result(n);
-  std::transform(halves, halves + n, result.begin(), to_float);
-  return result;
+  for (std::size_t i = 0; i < probes.size(); ++i) probes[i].row = rows[i];
+  std::vector<float> scores(n);
+  zip_saliency(probes, ZipNormalisation::visible_probes, scores);
+  return scores;
 }
 
 }  // namespace
@@ -59,22 +53,22 @@ Result<AttentionSet> capture_attention(const Model& model, std::span<const Token
   if (n < 32 || static_cast<int>(n) > shape.n_ctx_train || n_rows < 1 || static_cast<std::size_t>(n_rows) > n) {
     return invalid("{} tokens cannot be captured: give 32 to {}", n, shape.n_ctx_train);
   }
-  Result<std::unique_ptr<Runner>> runner = Runner::create(transformer, n_threads, kChunk);
+  Result<std::unique_ptr<Runner>> runner = Runner::create(transformer, n_threads, kCaptureChunk);
   if (!runner) return runner.error();
   std::vector<float> hidden(n * width);
   if (Result<void> embedded = (*runner)->embed(tokens, hidden); !embedded) return embedded.error();
   CapturedLayer captured(shape, static_cast<int>(n));
-  AttentionSet set{.name = "captured", .rope = shape.rope, .samples = {}};
+  AttentionSet set{.name = "captured", .rope = shape.rope, .n_kv_heads = shape.n_kv_heads, .samples = {}};
   const auto dim = static_cast<std::size_t>(shape.head_dim);
   for (int layer = 0; layer < shape.n_layers; ++layer) {
-    captured.begin();
-    for (std::size_t at = 0; at < n; at += kChunk) {
-      const std::size_t rows = std::min<std::size_t>(kChunk, n - at);
-      captured.layer().next_chunk(static_cast<int>(rows));
-      Result<void> run = (*runner)->layer(layer, std::span(hidden).subspan(at * width, rows * width),
-                                          static_cast<std::int32_t>(at), false, captured);
-      if (!run) return run.error();
+    if (Result<void> run = capture_layer(**runner, layer, hidden, shape.n_embd, captured); !run) return run.error();
+    std::vector<float> all_values;
+    for (int h = 0; h < shape.n_kv_heads; ++h) {
+      const std::vector<float> values = floats_of(captured.layer().values(h), n * dim);
+      all_values.insert(all_values.end(), values.begin(), values.end());
     }
+    std::vector<float> value_ranges(2 * n);
+    nuq_value_ranges(all_values, shape.n_kv_heads, shape.head_dim, value_ranges);
     const int group = shape.n_heads / shape.n_kv_heads;
     for (int h = 0; h < shape.n_kv_heads; ++h) {
       AttentionSample sample{.key_dim = shape.head_dim, .value_dim = shape.head_dim};
@@ -87,6 +81,8 @@ Result<AttentionSet> capture_attention(const Model& model, std::span<const Token
           for (std::size_t c = 0; c < dim; ++c)
             sample.queries.push_back(captured.queries()[from + c] * shape.attention_scale);
         }
+      sample.scores = saliency_of(sample, shape, h, captured.queries());
+      sample.value_ranges = value_ranges;
       set.samples.push_back(std::move(sample));
     }
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <memory>
 
 #include "base/check.h"
@@ -12,7 +13,7 @@
 namespace qevict {
 namespace {
 
-constexpr int kLongestWindow = 32;
+constexpr int kTokenGroup = 32;  // samples are cut to whole ones
 
 struct Reconstruction {
   std::vector<float> keys, values;  // as the sample's
@@ -90,8 +91,15 @@ struct Sums {
   }
 };
 
-// REQUIRES: a whole number of windows behind the sinks.
-Reconstruction reconstruct(const CodecRow& codec, const WindowShape& window, const AttentionSet& set,
+// The codec's own window, or the largest below it that n tokens hold; 0 tokens: it does not take the head size.
+WindowShape window_for(const CodecRow& codec, int n, int key_dim, int value_dim) {
+  WindowShape window{std::min(codec.window_tokens, n), key_dim, value_dim};
+  while (window.tokens > 0 && !codec.supports(window)) --window.tokens;
+  return window;
+}
+
+// index: of the sample in the set.
+Reconstruction reconstruct(const CodecRow& codec, const WindowShape& window, const AttentionSet& set, std::size_t index,
                            const AttentionSample& sample) {
   const auto tokens = static_cast<std::size_t>(window.tokens), sinks = static_cast<std::size_t>(set.sink_tokens);
   const auto key_dim = static_cast<std::size_t>(window.key_dim), value_dim = static_cast<std::size_t>(window.value_dim);
@@ -104,13 +112,28 @@ Reconstruction reconstruct(const CodecRow& codec, const WindowShape& window, con
     turn_coded([&](std::span<float> key, double position) { set.rope.unrotate(key, position); });
   const std::span<float> keys = std::span(out.keys).subspan(sinks * key_dim);
   const std::span<float> values = std::span(out.values).subspan(sinks * value_dim);
-  std::vector<std::byte> head(codec.head_bytes(window)), record(codec.window_bytes(window));
-  if (!head.empty()) codec.estimate_head(window, keys, values, head);
-  for (std::size_t w = 0; w * tokens * key_dim < keys.size(); ++w) {
-    const auto k = keys.subspan(w * tokens * key_dim, tokens * key_dim);
-    const auto v = values.subspan(w * tokens * value_dim, tokens * value_dim);
-    QEVICT_CHECK(codec.encode(window, k, v, head, record), "samples are finite");
-    codec.decode(window, record, head, k, v);
+  std::vector<std::byte> head, record(codec.window_bytes(window));
+  const auto per_layer = static_cast<std::size_t>(set.n_kv_heads);
+  if (set.calibration != nullptr)
+    head = set.calibration->head_data(codec, static_cast<int>(index / per_layer), static_cast<int>(index % per_layer));
+  if (head.empty()) {
+    head.resize(codec.head_bytes(window));
+    if (!head.empty()) codec.estimate_head(window, keys, values, head);
+  }
+  const std::vector<float> exact_keys(keys.begin(), keys.end()), exact_values(values.begin(), values.end());
+  const std::size_t n = keys.size() / key_dim;
+  for (std::size_t begin = 0; begin < n; begin += tokens) {
+    const std::size_t at = std::min(begin, n - tokens);
+    const auto k = std::span(exact_keys).subspan(at * key_dim, tokens * key_dim);
+    const auto v = std::span(exact_values).subspan(at * value_dim, tokens * value_dim);
+    TokenSide side;
+    if (!sample.scores.empty()) side.scores = std::span(sample.scores).subspan(sinks + at, tokens);
+    if (!sample.value_ranges.empty())
+      side.value_ranges = std::span(sample.value_ranges).subspan(2 * (sinks + at), 2 * tokens);
+    QEVICT_CHECK(codec.encode_with != nullptr ? codec.encode_with(window, k, v, side, head, record)
+                                              : codec.encode(window, k, v, head, record),
+                 "samples are finite");
+    codec.decode(window, record, head, keys.subspan(at * key_dim, k.size()), values.subspan(at * value_dim, v.size()));
   }
   if (!codec.keys_after_rope)
     turn_coded([&](std::span<float> key, double position) { set.rope.rotate(key, position); });
@@ -124,8 +147,10 @@ Reconstruction halves_of(const AttentionSample& sample) {
   return out;
 }
 
+int whole_groups(int n_tokens) { return n_tokens / kTokenGroup * kTokenGroup; }
+
 AttentionSample whole_windows(AttentionSample sample, int sinks) {
-  const int n = (sample.n_tokens() - sinks) / kLongestWindow * kLongestWindow;
+  const int n = whole_groups(sample.n_tokens() - sinks);
   QEVICT_CHECK(n > 0, "a sample has at least 32 tokens beside the sinks");
   sample.keys.resize(static_cast<std::size_t>(sinks + n) * static_cast<std::size_t>(sample.key_dim));
   sample.values.resize(static_cast<std::size_t>(sinks + n) * static_cast<std::size_t>(sample.value_dim));
@@ -143,21 +168,21 @@ std::vector<CodecError> codec_errors(const AttentionSet& set) {
     Sums sums;
   };
   std::vector<Row> rows = {{nullptr, {1, key_dim, value_dim}, {}}};
+  int shortest = std::numeric_limits<int>::max();
+  for (const AttentionSample& sample : set.samples)
+    shortest = std::min(shortest, whole_groups(sample.n_tokens() - set.sink_tokens));
   for (const CodecRow& codec : codecs())
-    for (const int tokens : {8, kLongestWindow})
-      if (const WindowShape window{tokens, key_dim, value_dim}; codec.supports(window)) {
-        rows.push_back({&codec, window, {}});
-        break;
-      }
-  for (const AttentionSample& given : set.samples) {
-    const AttentionSample sample = whole_windows(given, set.sink_tokens);
+    if (const WindowShape window = window_for(codec, shortest, key_dim, value_dim); window.tokens > 0)
+      rows.push_back({&codec, window, {}});
+  for (std::size_t index = 0; index < set.samples.size(); ++index) {
+    const AttentionSample sample = whole_windows(set.samples[index], set.sink_tokens);
     std::vector<Attended> exact;
     const auto query = [&](std::size_t i) { return &sample.queries[i * static_cast<std::size_t>(key_dim)]; };
     const auto n_queries = static_cast<std::size_t>(sample.n_queries());
     for (std::size_t i = 0; i < n_queries; ++i) exact.push_back(attend(sample, query(i), sample.keys, sample.values));
     for (Row& row : rows) {
       const Reconstruction coded =
-          row.codec == nullptr ? halves_of(sample) : reconstruct(*row.codec, row.window, set, sample);
+          row.codec == nullptr ? halves_of(sample) : reconstruct(*row.codec, row.window, set, index, sample);
       for (std::size_t i = 0; i < n_queries; ++i)
         row.sums.add(exact[i], attend(sample, query(i), coded.keys, coded.values));
     }

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/rope.h"
+#include "codec/nuq_calibration.h"
 #include "qevict/model.h"
 
 namespace qevict {
@@ -27,6 +28,9 @@ struct AttentionSample {
   std::vector<float> keys;     // [n][key_dim], after RoPE
   std::vector<float> values;   // [n][value_dim]
   std::vector<float> queries;  // [n_queries][key_dim], after RoPE, times the attention's scale
+  // TokenSide of all tokens, or empty.
+  std::vector<float> scores;        // [n]
+  std::vector<float> value_ranges;  // [n][2]
   int n_tokens() const { return static_cast<int>(keys.size()) / key_dim; }
   int n_queries() const { return static_cast<int>(queries.size()) / key_dim; }
 };
@@ -34,8 +38,10 @@ struct AttentionSample {
 struct AttentionSet {
   std::string name;  // "gaussian"
   Rope rope;
-  int sink_tokens = 0;                   // at the front of each sample, kept exactly
-  std::vector<AttentionSample> samples;  // all of one shape
+  int n_kv_heads = 1;                           // samples of a layer, one after the other
+  int sink_tokens = 0;                          // at the front of each sample, kept exactly
+  const NuqCalibration* calibration = nullptr;  // of the model the samples are from, or none
+  std::vector<AttentionSample> samples;         // all of one shape
 };
 
 struct CodecError {
@@ -47,8 +53,9 @@ struct CodecError {
   double scores = 0, outputs = 0, cosine = 0, kl = 0;
 };
 
-// Every codec that takes the shape, after plain f16, with windows of 8 tokens or the codec's own. Tokens at the end
-// that fill no whole window of 32 are left out, for all alike. REQUIRES: at least 32 tokens a sample beside the sinks.
+// Every codec that takes the shape, after plain f16, with windows of the codec's own size, or the largest below it that
+// the sample holds. Tokens at the end that fill no whole window of 32 are left out, for all alike; a window that would
+// end behind them begins earlier. REQUIRES: at least 32 tokens a sample beside the sinks.
 std::vector<CodecError> codec_errors(const AttentionSet& set);
 
 // "gaussian"; "outliers": one key channel in 16 and one value channel in 32 ten times as wide; "means x10", "means
@@ -56,7 +63,8 @@ std::vector<CodecError> codec_errors(const AttentionSet& set);
 // have a deviation of 2.
 std::vector<AttentionSet> synthetic_attention(int head_dim, int n_tokens);
 
-// Keys and values of all layers and KV heads over the tokens, and the queries of the last n_rows of them.
+// Keys and values of all layers and KV heads over the tokens, what codecs ask of the layer beside them, and the queries
+// of the last n_rows tokens.
 Result<AttentionSet> capture_attention(const Model& model, std::span<const Token> tokens, int n_rows, int n_threads);
 
 }  // namespace qevict

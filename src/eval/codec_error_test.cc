@@ -33,6 +33,9 @@ TEST(CodecErrors, BytesAreTheCodecsOwn) {
   EXPECT_EQ(errors.at("kivi-2").window_tokens, 32);
   EXPECT_EQ(errors.at("kivi-2").bytes_per_token, 48);
   EXPECT_EQ(errors.at("kivi-2").bits_per_element, 3);
+  EXPECT_EQ(errors.at("nuq3").window_tokens, 32);
+  EXPECT_EQ(errors.at("nuq3").bytes_per_token, 60.125);
+  EXPECT_EQ(errors.at("zip42").window_tokens, 60);  // of 64 tokens; its own are 100
 }
 
 TEST(CodecErrors, CodecsThatDoNotTakeTheShapeAreLeftOut) {
@@ -71,6 +74,47 @@ TEST(CodecErrors, SinksAreKept) {
   const CodecError kept = by_name(set).at("k3v2");
   EXPECT_LT(kept.scores, coded.scores / 10);
   EXPECT_LT(kept.kl, coded.kl);
+}
+
+// The second window of 100 begins 8 tokens before the first one ends; no token is left as it was.
+TEST(CodecErrors, WindowsThatDoNotDivideTheTokensOverlap) {
+  AttentionSet set = synthetic_attention(64, 192).front();
+  const CodecError error = by_name(set).at("zip42");
+  EXPECT_EQ(error.window_tokens, 100);
+  EXPECT_EQ(error.bytes_per_token, 61.73);
+  for (AttentionSample& sample : set.samples) sample.scores.assign(192, 0.0f);
+  for (AttentionSample& sample : set.samples) {
+    sample.scores[191] = 1;
+    // Attention to the last token alone: its own code is the error.
+    for (float& query : sample.queries) query = 0;
+    std::fill(sample.values.begin(), sample.values.end() - 64, 0.0f);
+  }
+  const CodecError four_bits = by_name(set).at("zip42");
+  for (AttentionSample& sample : set.samples) sample.scores[191] = -1;
+  const CodecError two_bits = by_name(set).at("zip42");
+  EXPECT_GT(four_bits.outputs, 0);
+  EXPECT_GT(two_bits.outputs, 2 * four_bits.outputs);
+}
+
+TEST(CodecErrors, ACalibrationTakesTheEstimatesPlace) {
+  AttentionSet set = synthetic_attention(64, 64).front();
+  NuqCalibration calibration{{"", static_cast<int>(set.samples.size()), 1, 64, 64, 0}, {}};
+  for (std::size_t i = 0; i < set.samples.size(); ++i) {
+    NuqLayer& layer = calibration.layers.emplace_back();
+    layer.ranges.assign(64, nuq_range(-3, 3));
+    for (int bits = 2; bits <= 4; ++bits)
+      for (int level = 0; level < 1 << bits; ++level)
+        for (auto* tables : {&layer.key_levels, &layer.value_levels})
+          (*tables)[static_cast<std::size_t>(bits - 2)].push_back(static_cast<float>(2 * level + 1 - (1 << bits)) /
+                                                                  static_cast<float>(1 << bits));
+  }
+  const auto plain = by_name(set);
+  set.calibration = &calibration;
+  const auto calibrated = by_name(set);
+  // Four equal steps of normal data beat NormalFloat's levels: .16 of the energy against .32.
+  EXPECT_LT(calibrated.at("nuq2").scores, plain.at("nuq2").scores);
+  EXPECT_EQ(calibrated.at("zip42").scores, plain.at("zip42").scores);
+  EXPECT_EQ(calibrated.at("k3v2").scores, plain.at("k3v2").scores);
 }
 
 TEST(CodecErrors, OrderIsAsKnown) {

@@ -64,19 +64,20 @@ TEST_P(CodesError, StaysFarBelowTheCodecsOwn) {
         head.shape = {dim, dim, 3};
         head.rope = test_rope(dim / 2, neox);
         head.codec = &codec;
-        const int tokens = codec.supports({8, dim, dim}) ? 8 : 32, n_windows = 384 / tokens;
+        const int tokens = codec.window_tokens, n_windows = 384 / tokens, n_tokens = n_windows * tokens;
         head.window = {tokens, dim, dim};
         std::vector<float> mean, deviation, keys, values;
         for (int d = 0; d < dim; ++d) {
           mean.push_back(static_cast<float>(rng.normal() * (d % 16 == 3 ? bias : 1.0)));
           deviation.push_back(0.3f + std::abs(static_cast<float>(rng.normal())));
         }
-        for (int i = 0; i < 384; ++i) {
+        for (int i = 0; i < n_tokens; ++i) {
           for (int d = 0; d < dim; ++d) keys.push_back(mean[d] + deviation[d] * static_cast<float>(rng.normal()));
           for (int d = 0; d < dim; ++d) values.push_back(static_cast<float>(rng.normal()));
         }
         std::vector<float> turned = keys;
-        for (int i = 0; i < 384; ++i) head.rope.rotate(std::span(turned).subspan(std::size_t{1} * i * dim, dim), 5 + i);
+        for (int i = 0; i < n_tokens; ++i)
+          head.rope.rotate(std::span(turned).subspan(std::size_t{1} * i * dim, dim), 5 + i);
         const std::span<const float> given = codec.keys_after_rope ? turned : keys;
         head.head_data.resize(codec.head_bytes(head.window));
         if (!head.head_data.empty()) codec.estimate_head(head.window, given, values, head.head_data);
@@ -89,7 +90,7 @@ TEST_P(CodesError, StaysFarBelowTheCodecsOwn) {
         }
         const std::vector<float> query = random_query(head.shape, 1.0, rng);
         const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
-        const TokenRange range{0, 384, true};
+        const TokenRange range{0, n_tokens, true};
         const Plain plain = plain_attention(head.shape, turned, values, query, scale);
         const TestPartial exact = reference_range(head, range, query, scale);
         for_each_target([&] {

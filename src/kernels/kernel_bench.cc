@@ -89,6 +89,7 @@ struct DecodeData {
 DecodeData make_data(const KernelBenchOptions& options, const CodecRow* codec, bool scattered) {
   const HeadShape& shape = options.shape;
   DecodeData data{.shape = shape, .n_tokens = options.n_tokens / 32 * 32, .rope = bench_rope(shape.key_dim / 2)};
+  if (codec != nullptr) data.n_tokens = std::max(1, data.n_tokens / codec->window_tokens) * codec->window_tokens;
   data.codec = codec;
   data.name = codec != nullptr ? std::string(codec->name) : scattered ? "f16 windows" : "f16";
   data.scale = 1.0f / std::sqrt(static_cast<float>(shape.key_dim));
@@ -109,7 +110,7 @@ DecodeData make_data(const KernelBenchOptions& options, const CodecRow* codec, b
     for (const float k : keys) *half++ = to_half(k);
     for (const float v : values) *half++ = to_half(v);
   } else {
-    data.window = {codec->supports({8, shape.key_dim, shape.value_dim}) ? 8 : 32, shape.key_dim, shape.value_dim};
+    data.window = {codec->window_tokens, shape.key_dim, shape.value_dim};
     data.head_data.resize(codec->head_bytes(data.window));
     if (!data.head_data.empty()) codec->estimate_head(data.window, keys, values, data.head_data);
     const std::size_t bytes = codec->window_bytes(data.window);
@@ -358,7 +359,7 @@ KernelBench bench_kernels(const KernelBenchOptions& options) {
     for (const std::string& name : options.codecs) {
       const CodecRow* codec = find_codec(name);
       QEVICT_CHECK(codec != nullptr, "the codecs to bench exist");
-      if (!codec->supports({32, shape.key_dim, shape.value_dim})) continue;
+      if (!codec->supports({codec->window_tokens, shape.key_dim, shape.value_dim})) continue;
       bench_data(make_data(options, codec, false));
     }
   }

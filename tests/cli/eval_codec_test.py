@@ -29,6 +29,34 @@ class EvalCodec(ProgramTest):
         table = self.run_program("eval", "codec", "--text", PROSE, "--ctx-size", 69, code=0).text
         self.assertIn("| kivi-2 | 32 | 48 | 3 |", table)
 
+    def test_calibration(self):
+        path = self.folder / "model.nuq"
+        calibrate = ["eval", "calibrate", "--text", PROSE, "--ctx-size", 128, "--chunks", 3, "-t", 2, "--out", path]
+        run = self.json_of(*calibrate)
+        self.assertEqual((run["tokens"], run["file"]), (3 * 128, str(path)))
+        self.assertEqual(run["file_bytes"], path.stat().st_size)
+        self.assert_error(1, *calibrate, says=[str(path), "exists"])
+        codec = ["eval", "codec", "--text", PROSE, "--ctx-size", 101, "-t", 2]
+        plain, calibrated = ({row["codec"]: row for row in self.json_of(*arguments)["results"][0]["codecs"]}
+                             for arguments in (codec, codec + ["--calibration", path]))
+        self.assertEqual(plain["k3v2"], calibrated["k3v2"])
+        self.assertEqual(plain["zip42"]["window_tokens"], 95)
+        for name in ("nuq2", "nuq3", "nuq4"):
+            self.assertEqual(plain[name]["bytes_per_token"], calibrated[name]["bytes_per_token"])
+            self.assertLess(calibrated[name]["output_error"], plain[name]["output_error"])
+        damaged = self.folder / "damaged.nuq"
+        damaged.write_bytes(path.read_bytes()[:-1])
+        self.assert_error(1, *codec, "--calibration", damaged, says=[str(damaged), "cut or damaged"])
+        self.assert_error(1, *codec, "--calibration", PROSE, says="not a KVQuant calibration")
+
+    def test_calibration_refusals(self):
+        self.assert_error(2, "eval", "calibrate", says="--text FILE is missing")
+        out = self.folder / "none.nuq"
+        self.assert_error(2, "eval", "calibrate", "--text", PROSE, "--ctx-size", 10, "--out", out, says="10 tokens")
+        self.assert_error(2, "eval", "codec", "--calibration", out, says="--text")
+        self.assert_error(1, "eval", "codec", "--text", PROSE, "--calibration", out, says=str(out))
+        self.assertFalse(out.exists())
+
     def test_errors(self):
         self.assert_error(2, "eval", "codec", "--ctx-size", 10, says=["--ctx-size 10", "64"])
         self.assert_error(1, "eval", "codec", "--text", "/nonexistent", says="/nonexistent")
