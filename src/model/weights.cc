@@ -1,5 +1,7 @@
 #include "model/weights.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 
 #include "base/check.h"
@@ -175,6 +177,21 @@ void WeightLoader::map_group(Group& group) {
   }
 }
 
+namespace {
+
+// All weights are read in every step, from end to end: with pages of 2 MiB a fifth faster on virtual machines, where
+// looking up small ones is dear (docs/measurements.md). Before the first write, or there are pages already.
+void ask_for_huge_pages([[maybe_unused]] void* base, [[maybe_unused]] std::size_t size) {
+#ifdef MADV_HUGEPAGE
+  constexpr std::uintptr_t kHuge = std::uintptr_t{2} << 20;
+  const auto first = (reinterpret_cast<std::uintptr_t>(base) + kHuge - 1) / kHuge * kHuge;
+  const auto end = (reinterpret_cast<std::uintptr_t>(base) + size) / kHuge * kHuge;
+  if (first < end) madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE);  // a wish: it may be refused
+#endif
+}
+
+}  // namespace
+
 void WeightLoader::copy_group(Group& group) {
   static_cast<void>(take_log_errors());
   ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors_from_buft(group.context.get(), group.type));
@@ -182,6 +199,7 @@ void WeightLoader::copy_group(Group& group) {
     return fail(error_of(Error::Kind::internal, "no memory for the {} weights of '{}': {}",
                          ggml_backend_buft_name(group.type), file_.path(), take_log_errors()));
   ggml_backend_buffer_set_usage(buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+  ask_for_huge_pages(ggml_backend_buffer_get_base(buffer.get()), ggml_backend_buffer_get_size(buffer.get()));
   for (std::size_t i = 0; i < group.tensors.size(); ++i) {
     const TensorEntry& entry = *group.entries[i];
     ggml_backend_tensor_set(group.tensors[i], file_.data(entry), 0, entry.bytes);
