@@ -27,6 +27,18 @@ void attend_decode(const HeadShape& shape, const HeadView& head, const TokenRang
   kernels.decode_codes(task);
 }
 
+void attend_rows(int key_dim, std::span<const float> keys, std::span<const float> queries, std::span<const int> seen,
+                 float scale, std::span<float> out) {
+  active_kernels().attend_rows({.keys = keys.data(),
+                                .queries = queries.data(),
+                                .seen = seen.data(),
+                                .out = out.data(),
+                                .n_tokens = static_cast<int>(keys.size()) / key_dim,
+                                .n_queries = static_cast<int>(seen.size()),
+                                .key_dim = key_dim,
+                                .scale = scale});
+}
+
 void merge_partial(const HeadShape& shape, const PartialView& into, const PartialView& other) {
   for (int g = 0; g < shape.group; ++g) {
     if (other.denom[g] == 0.0f) continue;  // and -inf minus -inf never happens

@@ -82,6 +82,12 @@ void merge_partial(const HeadShape& shape, const PartialView& into, const Partia
 void attend_decode(const HeadShape& shape, const HeadView& head, const TokenRange& range, std::span<const float> query,
                    float scale, std::span<float> weights, std::size_t weight_stride, const PartialView& out);
 
+// Rows of attention by themselves, of many queries over the same tokens. keys: [n][key_dim] after RoPE, queries:
+// [seen.size()][key_dim] after RoPE, not scaled; query r sees the first seen[r] >= 1 tokens. out: [seen.size()][n]
+// probabilities, 0 for what is not seen.
+void attend_rows(int key_dim, std::span<const float> keys, std::span<const float> queries, std::span<const int> seen,
+                 float scale, std::span<float> out);
+
 // --- Prefill -------------------------------------------------------------------------------------------------------
 
 // One layer's uncompressed keys and values while it is being prefilled, and stripe attention over them: exact, causal,

@@ -70,6 +70,18 @@ struct PrefillKernels {
   bool raises;  // it can raise the rows' means to task.score_power
 };
 
+// Softmax of n_queries rows over tokens that all share: row r sees the first seen[r] of them.
+struct RowsTask {
+  const float* keys;     // [n_tokens][key_dim]
+  const float* queries;  // [n_queries][key_dim], not scaled
+  const int* seen;       // [n_queries], at least 1
+  float* out;            // [n_queries][n_tokens] probabilities, 0 for what a row does not see
+  int n_tokens;
+  int n_queries;
+  int key_dim;
+  float scale;
+};
+
 struct KernelTable {
   std::string_view name;
   void (*decode_f16)(const DecodeTask& task);
@@ -80,6 +92,7 @@ struct KernelTable {
   bool (*decode_blocks)(const DecodeTask& task);  // codec/block32.h
   WindowDecoder decode_window;
   PrefillKernels prefill;
+  void (*attend_rows)(const RowsTask& task);
 };
 
 const KernelTable& reference_kernels();

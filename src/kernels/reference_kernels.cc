@@ -1,5 +1,7 @@
 // The reference as a target: the double-precision functions behind the interface of the fast ones.
+#include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "kernels/attention_ref.h"
 #include "kernels/kernel_table.h"
@@ -43,6 +45,24 @@ void stripe(const StripeTask& task) {
   }
 }
 
+void attend_rows(const RowsTask& task) {
+  const auto dim = static_cast<std::size_t>(task.key_dim), n = static_cast<std::size_t>(task.n_tokens);
+  std::vector<double> row(n);
+  for (std::size_t r = 0; r < static_cast<std::size_t>(task.n_queries); ++r) {
+    const auto seen = static_cast<std::size_t>(task.seen[r]);
+    for (std::size_t i = 0; i < seen; ++i) {
+      row[i] = 0;
+      for (std::size_t c = 0; c < dim; ++c)
+        row[i] += static_cast<double>(task.keys[i * dim + c]) * static_cast<double>(task.queries[r * dim + c]);
+      row[i] *= static_cast<double>(task.scale);
+    }
+    const double max = *std::max_element(row.begin(), row.begin() + static_cast<std::ptrdiff_t>(seen));
+    double sum = 0;
+    for (std::size_t i = 0; i < seen; ++i) sum += row[i] = std::exp(row[i] - max);
+    for (std::size_t i = 0; i < n; ++i) task.out[r * n + i] = i < seen ? static_cast<float>(row[i] / sum) : 0.0f;
+  }
+}
+
 }  // namespace
 
 const KernelTable& reference_kernels() {
@@ -52,7 +72,8 @@ const KernelTable& reference_kernels() {
                                  nullptr,
                                  nullptr,
                                  nullptr,
-                                 {8, &packed_bytes, &scratch_floats, &pack, &stripe, true}};
+                                 {8, &packed_bytes, &scratch_floats, &pack, &stripe, true},
+                                 &attend_rows};
   return table;
 }
 
