@@ -34,27 +34,33 @@ TokenView HeadCache::tail() const {
           .n = tail_size_};
 }
 
-Candidate HeadCache::candidate_of(const WindowIndex::Entry& entry, Tier tier, const Buffer& scores) const {
-  const float* floats = scores.as<float>() + static_cast<std::size_t>(entry.slot) * score_floats();
-  return {.window = entry.window,
-          .tier = tier,
-          .score = sum_of_accumulators({floats, rule_.accumulators()}, rule_.score_power),
-          .weight = rule_.weights ? floats[rule_.accumulators()] : 1.0f};
-}
-
 std::vector<Candidate> HeadCache::windows() const {
   const int n_full = full_index_.size(), n_codes = code_index_.size();
   std::vector<Candidate> result(static_cast<std::size_t>(n_full + n_codes));
+  const std::size_t stride = score_floats(), accumulators = rule_.accumulators();
+  const auto fill = [&](Candidate& candidate, const WindowIndex::Entry& entry, Tier tier, const float* scores) {
+    const float* floats = scores + static_cast<std::size_t>(entry.slot) * stride;
+    candidate.window = entry.window;
+    candidate.tier = tier;
+    if (accumulators == 1) {
+      candidate.score = *floats;
+    } else if (accumulators > 1) {
+      candidate.score = sum_of_accumulators({floats, accumulators}, rule_.score_power);
+    }
+    if (rule_.weights) candidate.weight = floats[accumulators];
+  };
   constexpr WindowIndex::Entry kEnd{.window = std::numeric_limits<std::int64_t>::max(), .slot = 0, .ledger = false};
   int f = 0, q = 0;
   WindowIndex::Entry full = n_full > 0 ? full_index_[0] : kEnd;
   WindowIndex::Entry code = n_codes > 0 ? code_index_[0] : kEnd;
+  const float* full_scores = full_scores_.as<float>();
+  const float* code_scores = code_scores_.as<float>();
   for (Candidate& candidate : result) {
     if (code.window < full.window) {
-      candidate = candidate_of(code, Tier::quantized, code_scores_);
+      fill(candidate, code, Tier::quantized, code_scores);
       code = ++q < n_codes ? code_index_[q] : kEnd;
     } else {
-      candidate = candidate_of(full, Tier::full, full_scores_);
+      fill(candidate, full, Tier::full, full_scores);
       full = ++f < n_full ? full_index_[f] : kEnd;
     }
   }
@@ -78,7 +84,8 @@ void HeadCache::append_runs(int begin, int end, std::vector<F16Run>& runs) const
   };
   int at = begin;
   if (at < std::min(end, sinks)) {
-    add(sink_keys_.as<Half>() + static_cast<std::size_t>(at) * key_dim,
+    const Buffer& sink_keys = rule_.in_cache_positions ? shown_sink_keys_ : sink_keys_;
+    add(sink_keys.as<Half>() + static_cast<std::size_t>(at) * key_dim,
         sink_values_.as<Half>() + static_cast<std::size_t>(at) * value_dim, at, std::min(end, sinks));
     at = std::min(end, sinks);
   }
@@ -124,6 +131,31 @@ std::span<float> HeadCache::full_scores(int i) {
 std::span<float> HeadCache::code_scores(int i) {
   return {code_scores_.as<float>() + static_cast<std::size_t>(code_index_[i].slot) * score_floats(),
           rule_.accumulators()};
+}
+
+// --- Queries -------------------------------------------------------------------------------------------------------
+
+void HeadCache::keep_queries(bool keep) {
+  QEVICT_CHECK(!routed_, "a routed head keeps the queries it was routed by");
+  const std::size_t bytes = keep ? rule_.query_bytes(shape_) : 0;
+  if (queries_.size() == bytes) return;
+  queries_ = Buffer(*meter_, ByteKind::metadata, bytes);
+  query_next_ = queries_held_ = 0;
+}
+
+void HeadCache::push_query(const float* query) {
+  if (queries_.size() == 0) return;
+  const auto floats = static_cast<std::size_t>(shape_.group * shape_.key_dim);
+  std::transform(query, query + floats, queries_.as<Half>() + static_cast<std::size_t>(query_next_) * floats,
+                 to_half_saturated);
+  query_next_ = (query_next_ + 1) % rule_.query_rows;
+  queries_held_ = std::min(queries_held_ + 1, rule_.query_rows);
+}
+
+std::span<const Half> HeadCache::query(int row) const {
+  const auto floats = static_cast<std::size_t>(shape_.group * shape_.key_dim);
+  const int slot = (query_next_ + rule_.query_rows - queries_held_ + row) % rule_.query_rows;
+  return {queries_.as<Half>() + static_cast<std::size_t>(slot) * floats, floats};
 }
 
 // --- Growth --------------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ struct TokenView {
   std::span<const float> scores;
   std::int64_t first_position = 0;
   int n = 0;
+  std::span<const float> value_ranges = {};  // [n][2] as TokenSide's; empty if the codec uses none
 };
 
 // Score of accumulators: their sum, or the sum of their power-th roots.
@@ -66,9 +67,18 @@ class HeadCache {
   float& full_score(int i) { return full_scores(i).front(); }
   float& code_score(int i) { return code_scores(i).front(); }
 
+  // --- Queries ---
+  // The last query_rows() of them, oldest first, of the newest tokens.
+  int query_rows() const { return queries_held_; }
+  std::span<const Half> query(int row) const;  // [group][key_dim], after RoPE
+  // Of the next token, [group][key_dim]. No-op where none are kept. May run beside reads of the rest.
+  void push_query(const float* query);
+
   // --- Growth ---
   // Starts or stops keeping score accumulators; those started are 0. REQUIRES: !routed().
   void keep_scores(bool keep);
+  // Starts or stops keeping the last queries. REQUIRES: !routed().
+  void keep_queries(bool keep);
   // Room for `capacity` tokens in all while uncompressed, or in the tail once routed.
   void reserve_tail(int capacity);
   int tail_capacity() const { return tail_capacity_; }
@@ -76,6 +86,9 @@ class HeadCache {
   // tokens.
   void append(const float* key, const float* value);
   void append(std::span<const Half> keys, std::span<const Half> values, std::span<const float> scores, int n);
+
+  // The codec's frozen parameters, known before any demotion; [head_bytes]. Not counted until there are codes.
+  void use_head_data(std::vector<std::byte> data) { known_head_data_ = std::move(data); }
 
   // --- Routing ---
   // Carries out a plan made for windows() and the challengers in `tokens` (= tail(), or a prefill buffer that begins
@@ -91,7 +104,7 @@ class HeadCache {
   Result<void> check(const RoutingPlan& plan, const TokenView& tokens, std::int64_t keep_position,
                      const HeadLayout& new_layout) const;
   Result<Staged> stage(const RoutingPlan& plan, const TokenView& tokens);
-  Candidate candidate_of(const WindowIndex::Entry& entry, Tier tier, const Buffer& scores) const;
+  TokenSide side_of(const TierMove& move, const TokenView& tokens) const;
   std::vector<std::byte> estimate_head(const RoutingPlan& plan, const TokenView& tokens) const;
   void move_windows(const RoutingPlan& plan, const TokenView& tokens, const Staged& staged,
                     std::span<const float> weights);
@@ -100,6 +113,7 @@ class HeadCache {
   void load_window(std::int64_t window, const Half* keys, const Half* values, std::span<float> k,
                    std::span<float> v) const;
   void take_sinks(const TokenView& tokens);
+  void show_sinks();
 
   std::size_t key_count() const { return static_cast<std::size_t>(rule_.zones.window * shape_.key_dim); }
   std::size_t value_count() const { return static_cast<std::size_t>(rule_.zones.window * shape_.value_dim); }
@@ -125,6 +139,10 @@ class HeadCache {
   std::int64_t next_window_ = 0;  // first id not routed yet
 
   Buffer sink_keys_, sink_values_;  // [sinks][dim]
+  Buffer shown_sink_keys_;          // as attention sees them, where that is not at their own positions
+
+  Buffer queries_;  // [rule.query_rows][group][key_dim], a ring
+  int query_next_ = 0, queries_held_ = 0;
 
   WindowIndex full_index_;
   Buffer full_keys_, full_values_;  // [full_slots][window][dim], keys after RoPE
@@ -135,6 +153,7 @@ class HeadCache {
   Buffer records_;      // [quantized_slots][payload]
   Buffer code_scores_;  // f32[quantized_slots][window_floats]
   Buffer head_data_;    // the codec's frozen parameters
+  std::vector<std::byte> known_head_data_;
 
   Buffer tail_keys_, tail_values_;  // [tail_capacity][dim], keys after RoPE
   Buffer tail_scores_;              // f32[tail_capacity]

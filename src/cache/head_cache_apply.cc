@@ -111,6 +111,19 @@ Result<void> HeadCache::check(const RoutingPlan& plan, const TokenView& tokens, 
   return {};
 }
 
+// What else is known of a window's tokens: of challengers' only.
+TokenSide HeadCache::side_of(const TierMove& move, const TokenView& tokens) const {
+  if (move.from != Tier::none) return {};
+  const auto at =
+      static_cast<std::size_t>(rule_.zones.sinks + rule_.zones.window * move.window - tokens.first_position);
+  const auto n = static_cast<std::size_t>(rule_.zones.window);
+  TokenSide side;
+  if (rule_.codec->uses_scores && !tokens.scores.empty()) side.scores = tokens.scores.subspan(at, n);
+  if (rule_.codec->uses_value_ranges && !tokens.value_ranges.empty())
+    side.value_ranges = tokens.value_ranges.subspan(2 * at, 2 * n);
+  return side;
+}
+
 Result<HeadCache::Staged> HeadCache::stage(const RoutingPlan& plan, const TokenView& tokens) {
   Staged staged;
   std::vector<float> keys(key_count());
@@ -132,7 +145,7 @@ Result<HeadCache::Staged> HeadCache::stage(const RoutingPlan& plan, const TokenV
   const bool first_demotion =
       std::any_of(plan.moves.begin(), plan.moves.end(), [](const TierMove& m) { return m.to == Tier::quantized; });
   if (head_bytes > 0 && !head_frozen_ && first_demotion) {
-    staged.head_data = estimate_head(plan, tokens);
+    staged.head_data = known_head_data_.empty() ? estimate_head(plan, tokens) : known_head_data_;
     head_data = staged.head_data;
   }
 
@@ -155,7 +168,11 @@ Result<HeadCache::Staged> HeadCache::stage(const RoutingPlan& plan, const TokenV
     }
     if (move.to != Tier::quantized) continue;
     load(move, keys, values);
-    if (!rule_.codec->encode(rule_.window_shape(shape_), keys, values, head_data, codes)) {
+    const bool encoded = rule_.codec->encode_with != nullptr
+                             ? rule_.codec->encode_with(rule_.window_shape(shape_), keys, values, side_of(move, tokens),
+                                                        head_data, codes)
+                             : rule_.codec->encode(rule_.window_shape(shape_), keys, values, head_data, codes);
+    if (!encoded) {
       return error_of(Error::Kind::internal, "a key or value of window {} is not finite", move.window);
     }
   }
@@ -260,6 +277,26 @@ void HeadCache::take_sinks(const TokenView& tokens) {
   std::memcpy(sink_values_.data(), tokens.values.data(), sink_values_.size());
 }
 
+// In-cache positions: the tokens that were evicted do not count, so the sinks move up to those that are held. From the
+// original keys each time, that no rounding adds up.
+void HeadCache::show_sinks() {
+  const auto sinks = rule_.zones.sinks;
+  const std::int64_t evicted =
+      (next_window_ - full_index_.size() - code_index_.size()) * static_cast<std::int64_t>(rule_.zones.window);
+  if (shown_sink_keys_.size() != rule_.shown_sink_bytes(shape_))
+    shown_sink_keys_ = Buffer(*meter_, ByteKind::f16, rule_.shown_sink_bytes(shape_));
+  const auto key_dim = static_cast<std::size_t>(shape_.key_dim);
+  std::vector<float> key(key_dim);
+  for (int i = 0; i < sinks; ++i) {
+    const std::size_t at = static_cast<std::size_t>(i) * key_dim;
+    std::transform(sink_keys_.as<Half>() + at, sink_keys_.as<Half>() + at + key_dim, key.begin(),
+                   [](Half k) { return to_float(k); });
+    rope_->unrotate(key, i);
+    rope_->rotate(key, static_cast<double>(i + evicted));
+    std::ranges::transform(key, shown_sink_keys_.as<Half>() + at, to_half_saturated);
+  }
+}
+
 // Grows or shrinks the pools. A shrinking pool is repacked, so that the surviving windows lie in the slots that stay.
 void HeadCache::resize_tiers(int full_slots, int code_slots, std::size_t index_bytes) {
   const auto copy_scores = [&](Buffer& scores, int from, int to) {
@@ -346,6 +383,7 @@ Result<void> HeadCache::apply(const RoutingPlan& plan, const TokenView& tokens, 
   move_windows(plan, tokens, *staged, weights);
   resize_tiers(new_layout.full_slots, new_layout.quantized_slots, new_layout.index_bytes);
   keep_tail(tokens, keep_position, new_layout.recent_capacity);
+  if (rule_.in_cache_positions) show_sinks();
   return {};
 }
 

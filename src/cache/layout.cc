@@ -8,15 +8,17 @@
 namespace qevict {
 namespace {
 
-int automatic_recent(const CacheShape& shape, const Zones& zones, std::size_t head_bytes) {
-  const auto quarter = static_cast<std::int64_t>(head_bytes / 4 / shape.token_bytes());
-  return std::max(zones.window, static_cast<int>(std::min<std::int64_t>(64, quarter)));
+int automatic_recent(const CacheShape& shape, const LayoutRule& rule, std::size_t head_bytes) {
+  const std::size_t fixed = rule.query_bytes(shape);
+  const std::size_t share = (head_bytes - std::min(head_bytes, fixed)) *
+                            static_cast<std::size_t>(rule.recent_per_mille) / 1000 / shape.token_bytes();
+  return std::max(rule.zones.window, static_cast<int>(std::min(static_cast<std::size_t>(rule.recent_tokens), share)));
 }
 
-int recent_tokens(const CacheShape& shape, const Zones& zones, const Recent& recent, std::size_t head_bytes) {
+int recent_tokens(const CacheShape& shape, const LayoutRule& rule, const Recent& recent, std::size_t head_bytes) {
   switch (recent.kind) {
     case Recent::Kind::automatic:
-      return automatic_recent(shape, zones, head_bytes);
+      return automatic_recent(shape, rule, head_bytes);
     case Recent::Kind::tokens:
       return recent.value;
     case Recent::Kind::per_mille:
@@ -41,7 +43,7 @@ HeadLayout layout_with(const CacheShape& shape, const LayoutRule& rule, int rece
   layout.recent_capacity = layout.zones.recent_capacity(rule.interval);
   layout.fixed_bytes = static_cast<std::size_t>(rule.zones.sinks) * shape.token_bytes() +
                        static_cast<std::size_t>(layout.recent_capacity) * (shape.token_bytes() + rule.score_bytes()) +
-                       rule.head_param_bytes(shape);
+                       rule.head_param_bytes(shape) + rule.query_bytes(shape) + rule.shown_sink_bytes(shape);
   set_slot_bytes(shape, rule, sizeof(std::uint32_t), layout);
   return layout;
 }
@@ -90,12 +92,18 @@ std::size_t smallest_history(const CacheShape& shape, const LayoutRule& rule, co
 
 Result<HeadLayout> plan_layout(const CacheShape& shape, const LayoutRule& rule, const Recent& recent,
                                std::size_t head_bytes, Raise raise, std::size_t asked_bytes) {
-  HeadLayout layout = layout_with(shape, rule, recent_tokens(shape, rule.zones, recent, head_bytes));
+  HeadLayout layout = layout_with(shape, rule, recent_tokens(shape, rule, recent, head_bytes));
   if (fill_slots(shape, rule, head_bytes, layout)) return layout;
+  // An automatic recent region makes way for a window, so that more bytes never buy less.
+  for (int least = layout.zones.recent - 1; recent.kind == Recent::Kind::automatic && least >= rule.zones.window;
+       --least) {
+    layout = layout_with(shape, rule, least);
+    if (fill_slots(shape, rule, head_bytes, layout)) return layout;
+  }
 
   const int least_recent = recent.kind == Recent::Kind::tokens ? recent.value
                            : recent.kind == Recent::Kind::per_mille && raise != Raise::always
-                               ? recent_tokens(shape, rule.zones, recent, head_bytes)
+                               ? recent_tokens(shape, rule, recent, head_bytes)
                                : rule.zones.window;
   HeadLayout smallest = layout_with(shape, rule, least_recent);
   const std::size_t needed = smallest.fixed_bytes + smallest_history(shape, rule, smallest);
@@ -113,8 +121,18 @@ Result<HeadLayout> plan_layout(const CacheShape& shape, const LayoutRule& rule, 
   return invalid("a KV budget of {} bytes leaves no window: give at least {} bytes", asked, needed * shape.heads());
 }
 
+HeadLayout plan_everything(const CacheShape& shape, const LayoutRule& rule, const Recent& recent,
+                           std::int64_t n_tokens) {
+  HeadLayout layout = layout_with(shape, rule, recent_tokens(shape, rule, recent, SIZE_MAX / 1000));
+  layout.quantized_slots = layout.zones.windows_left(static_cast<int>(n_tokens));
+  if (WindowIndex::entry_bytes_for(layout.quantized_slots, rule.max_windows) > sizeof(std::uint32_t))
+    set_slot_bytes(shape, rule, sizeof(std::uint64_t), layout);
+  layout.budget_bytes = layout.allocated_bytes();
+  return layout;
+}
+
 std::size_t uncompressed_head_bytes(const CacheShape& shape, const LayoutRule& rule, std::int64_t n_tokens) {
-  return static_cast<std::size_t>(n_tokens) * (shape.token_bytes() + rule.score_bytes());
+  return static_cast<std::size_t>(n_tokens) * (shape.token_bytes() + rule.score_bytes()) + rule.query_bytes(shape);
 }
 
 std::size_t ratio_of(double ratio, std::size_t full_bytes) {

@@ -17,6 +17,7 @@ struct CacheShape {
   int n_kv_heads = 0;
   int key_dim = 0;
   int value_dim = 0;
+  int group = 1;  // query heads of a KV head
 
   std::size_t heads() const { return static_cast<std::size_t>(n_layers) * static_cast<std::size_t>(n_kv_heads); }
   // f16 key and value of one token of one head.
@@ -35,6 +36,8 @@ enum class Ledger {
 // The parts of a method and configuration that decide bytes.
 struct LayoutRule {
   Zones zones;                      // recent is filled in by plan_layout
+  int recent_tokens = 64;           // automatic recent region: at most so many tokens,
+  int recent_per_mille = 250;       // and this share of a head's bytes
   int interval = 8;                 // decode steps between routings
   const CodecRow* codec = nullptr;  // of the quantized tier; null: none
   int quantized_per_mille = 0;
@@ -43,6 +46,9 @@ struct LayoutRule {
   bool scores = true;                  // accumulators are kept: an f32 per window and per recent token
   int score_power = 1;                 // above 1: an f32 per token of a window instead, whose roots are summed
   bool weights = false;                // an f32 more per window: a factor of its score
+  int query_rows = 0;                  // the last queries are kept, f16, of every query head
+  bool in_cache_positions = false;     // the sinks' keys are kept once more, turned to stand before the other tokens
+  bool everything = false;             // every token is kept: codes have no capacity but the tokens to come
   std::int64_t max_windows = 1 << 20;  // window ids stay below this (context / window)
 
   WindowShape window_shape(const CacheShape& shape) const {
@@ -60,6 +66,12 @@ struct LayoutRule {
   std::size_t head_param_bytes(const CacheShape& shape) const {
     return codec ? codec->head_bytes(window_shape(shape)) : 0;
   }
+  std::size_t query_bytes(const CacheShape& shape) const {
+    return 2u * static_cast<std::size_t>(query_rows) * static_cast<std::size_t>(shape.group * shape.key_dim);
+  }
+  std::size_t shown_sink_bytes(const CacheShape& shape) const {
+    return in_cache_positions ? 2u * static_cast<std::size_t>(zones.sinks * shape.key_dim) : 0;
+  }
 };
 
 // Capacities of every head, all alike.
@@ -69,7 +81,7 @@ struct HeadLayout {
   int full_slots = 0;                    // windows
   int quantized_slots = 0;               // windows
   std::size_t index_bytes = 4;           // of one entry of the window index: 4, or 8 for very long contexts
-  std::size_t fixed_bytes = 0;           // sinks, recent region, frozen parameters
+  std::size_t fixed_bytes = 0;           // sinks, recent region, frozen parameters, queries
   std::size_t full_slot_bytes = 0;       // with metadata and, preset `paper`, the ledger entry
   std::size_t quantized_slot_bytes = 0;  // with metadata
   std::size_t budget_bytes = 0;          // C_h in force: raised where `recent` is automatic and the budget too small
@@ -92,7 +104,11 @@ enum class Raise {
 Result<HeadLayout> plan_layout(const CacheShape& shape, const LayoutRule& rule, const Recent& recent,
                                std::size_t head_bytes, Raise raise, std::size_t asked_bytes = 0);
 
-// Bytes of one head that holds n_tokens in f16 with their accumulators and nothing else.
+// The layout of a rule that keeps everything, for n_tokens; its budget is what it allocates.
+HeadLayout plan_everything(const CacheShape& shape, const LayoutRule& rule, const Recent& recent,
+                           std::int64_t n_tokens);
+
+// Bytes of one head that holds n_tokens in f16 with their accumulators, its queries and nothing else.
 std::size_t uncompressed_head_bytes(const CacheShape& shape, const LayoutRule& rule, std::int64_t n_tokens);
 
 // floor(ratio * full): exact for ratios written with up to nine decimals, so that 20 % of 53084160 is 10616832.

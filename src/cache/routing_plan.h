@@ -27,8 +27,9 @@ struct TierMove {
 struct Candidate {
   std::int64_t window = 0;
   Tier tier = Tier::none;
-  float score = 0;   // higher stays longer
-  float weight = 1;  // factor frozen when the window was first routed (LayoutRule::weights)
+  float score = 0;      // higher stays longer
+  float weight = 1;     // factor frozen when the window was first routed (LayoutRule::weights)
+  bool forced = false;  // comes before all that are not
 };
 
 struct RoutingPlan {

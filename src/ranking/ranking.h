@@ -8,9 +8,11 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "base/half.h"
 #include "cache/routing_plan.h"
+#include "cache/zones.h"
 
 namespace qevict {
 
@@ -24,9 +26,12 @@ struct ScoreRule {
   bool expected = false;  // a prompt is scored by the attention its queries let expect (expected.h)
   int observed_rows = 0;  // of a prefill, the last rows, beside which others count `unobserved` times; 0 = all
   float unobserved = 0;
+  bool probes = false;  // of a prefill, the rows of ZipCache's probes; sums are divided by the probes that see a token
   // Weight of row `row` of a prefill of n_rows.
   float row_weight(int row, int n_rows) const;
-  bool uniform() const { return decay == 1 && observed_rows == 0; }  // every weight is 1
+  bool uniform() const { return decay == 1 && observed_rows == 0 && !probes; }  // every weight is 1
+  // Weights of all rows.
+  std::vector<float> row_weights(int n_rows) const;
 };
 
 // Tokens of one head whose windows are about to be ranked for the first time.
@@ -41,14 +46,42 @@ struct TokenBatch {
   int kv_head = 0;
 };
 
+// What of one KV head a ranking looks at anew at every routing: the n tokens that may go, held windows' and
+// challengers' in ascending position.
+struct Observation {
+  int n = 0;
+  int key_dim = 0;
+  std::vector<float> keys;  // [n ...][key_dim], after RoPE, then those of all others held; if the ranking asks for keys
+  int rows = 0;             // queries looked back on, oldest first
+  int group = 0;            // query heads of the KV head
+  // [rows][group][n] probabilities of these queries, each a softmax over all that it sees.
+  std::vector<float> attention;
+
+  std::span<const float> row(int t, int g) const {
+    const auto width = static_cast<std::size_t>(n);
+    return {attention.data() + static_cast<std::size_t>(t * group + g) * width, width};
+  }
+};
+
+struct RankingContext {
+  Zones zones;
+  std::int64_t n_tokens = 0;  // seen so far
+};
+
 struct RankingRow {
   std::string_view name;     // as users type it
   std::string_view summary;  // one line
   ScoreRule rule;
   // Turns candidates' accumulators into scores, in place; null: the accumulator is the score.
-  void (*score)(std::span<Candidate> candidates) = nullptr;
+  void (*score)(std::span<Candidate> candidates, const RankingContext& context) = nullptr;
   // Scores of tokens, [n], that add up to their windows'; of rankings that follow no attention.
   void (*token_scores)(const TokenBatch& tokens, std::span<float> scores) = nullptr;
+  // Scores of tokens, [n], of rankings that look at the head anew; their rule keeps no accumulators.
+  void (*observe)(const Observation& head, std::span<float> scores) = nullptr;
+  int query_rows = 0;  // queries that observe() looks back on; the cache keeps them, and counts their bytes
+  bool keys = false;   // observe() looks at keys
+  // Tokens of heads[head] that must stay, [n] of 0 or 1, at most `most` of them; heads: of its layer.
+  std::vector<char> (*force)(std::span<const Observation* const> heads, std::size_t head, int most) = nullptr;
 };
 
 std::span<const RankingRow> rankings();

@@ -129,7 +129,7 @@ TEST(Rankings, RecencyIsTheAgeOfTheWindowAndKeepsNoScores) {
   EXPECT_FALSE(recency.rule.kept);
   std::vector<Candidate> candidates = {{.window = 7, .tier = Tier::full, .score = 9},
                                        {.window = 3, .tier = Tier::none, .score = 99}};
-  recency.score(candidates);
+  recency.score(candidates, {});
   EXPECT_GT(candidates[0].score, candidates[1].score);
 }
 
@@ -139,7 +139,8 @@ TEST(Rankings, EveryRowIsFoundByItsName) {
     EXPECT_EQ(find_ranking(row.name), &row);
     EXPECT_TRUE(names.insert(row.name).second) << row.name;
     EXPECT_FALSE(row.summary.empty()) << row.name;
-    EXPECT_TRUE(row.rule.kept || row.score != nullptr) << row.name << " has nothing to rank by";
+    EXPECT_TRUE(row.rule.kept || row.score != nullptr || row.observe != nullptr)
+        << row.name << " has nothing to rank by";
   }
   EXPECT_EQ(find_ranking("cumulativ"), nullptr);
 }

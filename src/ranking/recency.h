@@ -5,7 +5,7 @@
 
 namespace qevict {
 
-inline void score_by_age(std::span<Candidate> candidates) {
+inline void score_by_age(std::span<Candidate> candidates, const RankingContext&) {
   for (Candidate& candidate : candidates) candidate.score = static_cast<float>(candidate.window);
 }
 

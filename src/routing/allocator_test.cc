@@ -104,5 +104,60 @@ TEST(Allocator, StreamingOverLayersIsExact) {
   }
 }
 
+// baselines.md T-ADA, form `mix`: counts 4 and 2, floor(.2 * 3) = 0, capacities 3.2 and 1.6 round to 3 and 2, so that
+// one of the six slots is lost.
+TEST(Allocator, AdaKvsFirstFormExample) {
+  const std::vector<std::vector<Candidate>> heads = {
+      head_of({.119167f, .1375f, .079167f, .105833f, .108333f, .058333f}),
+      head_of({.128333f, .144167f, .06f, .06f, .0725f, .048333f})};
+  const std::vector<const std::vector<Candidate>*> pointers = {&heads[0], &heads[1]};
+  EXPECT_EQ(mix(pointers, kFullOnly, 60, 30, .2, 10), (std::vector<std::size_t>{30, 20}));
+}
+
+TEST(Allocator, MixedSharesNeverExceedTheTotal) {
+  Rng rng(5);
+  for (int trial = 0; trial < 300; ++trial) {
+    std::vector<std::vector<Candidate>> heads(1 + rng.below(8));
+    std::vector<const std::vector<Candidate>*> pointers;
+    for (auto& head : heads) {
+      std::vector<float> scores(30);
+      for (float& score : scores) score = static_cast<float>(rng.uniform());
+      head = head_of(scores);
+      pointers.push_back(&head);
+    }
+    const std::size_t equal = 10 * rng.below(25), total = equal * heads.size();
+    const std::vector<std::size_t> bytes = mix(pointers, kFullOnly, total, equal, rng.uniform(), 10);
+    EXPECT_LE(std::accumulate(bytes.begin(), bytes.end(), std::size_t{0}), total);
+  }
+}
+
+// baselines.md T-PYR.
+TEST(Allocator, PyramidExample) {
+  EXPECT_EQ(pyramid_tokens(4, 16384, 16384 * .2, 64), (std::vector<std::int64_t>{6390, 4314, 2239, 164}));
+  EXPECT_EQ(pyramid_tokens(4, 1000, 200, 64), (std::vector<std::int64_t>{200, 200, 200, 200}));
+}
+
+TEST(Allocator, PyramidsNeverExceedTheirBase) {
+  for (int base = 1; base < 2000; base += 7) {
+    for (const int layers : {1, 2, 30}) {
+      std::int64_t sum = 0;
+      for (const std::int64_t tokens : pyramid_tokens(layers, 7000, base, 32)) sum += tokens;
+      EXPECT_LE(sum, std::int64_t{base} * layers);
+    }
+  }
+}
+
+// baselines.md T-CH: chunk means .3 and .35 and .5 of scores summed over the heads.
+TEST(Allocator, OneSetGoesByTheMeanOfTheHeads) {
+  std::vector<Candidate> first = head_of({.4f, .2f, .6f}), second = head_of({.2f, .5f, .4f});
+  const std::vector<std::vector<Candidate>*> heads = {&first, &second};
+  share_scores(heads);
+  for (const auto& head : {first, second}) {
+    EXPECT_FLOAT_EQ(head[0].score, .3f);
+    EXPECT_FLOAT_EQ(head[1].score, .35f);
+    EXPECT_FLOAT_EQ(head[2].score, .5f);
+  }
+}
+
 }  // namespace
 }  // namespace qevict

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <vector>
 
 namespace qevict {
@@ -83,7 +84,7 @@ std::vector<Purchase> buys(std::span<const Candidate> candidates, const Spending
   for (const Candidate& candidate : candidates) {
     const auto score = static_cast<double>(candidate.score);
     if (!rule.by_gain || rule.costs.quantized_slot_bytes == 0) {
-      add(score, price);
+      add(candidate.forced ? std::numeric_limits<double>::infinity() : score, price);
       continue;
     }
     add((1 - rule.loss) * score + held_worth, rule.costs.quantized_slot_bytes);
