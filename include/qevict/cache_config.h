@@ -26,6 +26,8 @@ enum class BudgetBase {
   context,  // the session's context length: the bytes are known, and fixed, before the first token
   request,  // prompt + max_new of the first prefill (qevict.md section 2)
   current,  // the tokens seen so far; the budget grows with them
+  prompt,   // the tokens of the prompt; new tokens are kept whole on top, up to max_new, and nothing is routed while
+            // decoding (the native form of methods that compress the prompt once)
 };
 
 // Newest tokens kept at full precision.
@@ -59,7 +61,7 @@ struct CacheConfig {
   std::optional<std::string> codec;        // of the quantized tier; name of a codec
   std::optional<std::string> allocator;    // who shares bytes with whom; name of an allocator
   std::optional<double> floor;             // share of an equal part that every head keeps; in [0, 1]
-  std::optional<bool> value_weight;        // scores times the L2 norms of the values
+  std::optional<std::string> weight;       // of values; name of a weight
   std::optional<double>
       quantization_loss;           // share of a window's worth that codes lose, if tiers are split by gain; [0, 1]
   std::optional<double> coverage;  // worth of any window held, in mean scores, for Spending::by_gain; >= 0

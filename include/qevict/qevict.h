@@ -3,6 +3,7 @@
 
 #include "qevict/cache_config.h"  // IWYU pragma: export
 #include "qevict/generate.h"      // IWYU pragma: export
+#include "qevict/lock_step.h"     // IWYU pragma: export
 #include "qevict/method.h"        // IWYU pragma: export
 #include "qevict/model.h"         // IWYU pragma: export
 #include "qevict/result.h"        // IWYU pragma: export

@@ -100,6 +100,8 @@ class Session {
   int n_ctx() const;
   CacheReport report() const;
   std::vector<Setting> settings() const;
+  // For benchmarks: milliseconds of a decode step's matrix products alone, on the session's threads. Changes nothing.
+  Result<double> matmul_ms();
   // Forgets everything; the options stay.
   void reset();
 

@@ -13,6 +13,7 @@
 #include "engine/cache_settings.h"
 #include "qevict/session.h"  // CacheReport
 #include "ranking/expected.h"
+#include "ranking/weights.h"
 
 namespace qevict {
 
@@ -46,13 +47,29 @@ class BudgetedCache {
   using Team = std::function<Result<void>(const Work& work)>;
   void use_team(Team team) { team_ = std::move(team); }
 
+  // What the model knows: the factor of its logits, and values behind its output projection, for rankings and weights
+  // that ask for them.
+  void use_model(float attention_scale, ProjectedNorms norms) {
+    attention_scale_ = attention_scale;
+    projected_norms_ = std::move(norms);
+  }
+
+  // The codec's frozen parameters of every head, by layer then KV head, where they are known beforehand.
+  void use_head_data(const std::function<std::vector<std::byte>(int layer, int kv_head)>& data_of) {
+    for (int layer = 0; layer < tiers_.shape().n_layers; ++layer) {
+      for (int h = 0; h < tiers_.shape().n_kv_heads; ++h) tiers_.head(layer, h).use_head_data(data_of(layer, h));
+    }
+  }
+
   TieredCache& tiers() { return tiers_; }
   const TieredCache& tiers() const { return tiers_; }
   float decay() const { return settings_.scores.decay; }
   // Accumulators exist: the method ranks by attention, and not everything fits.
   bool keeps_scores() const { return settings_.rule.scores && !turn_.everything_fits; }
   // They are fed by attention rows.
-  bool follows_attention() const { return keeps_scores() && settings_.scores.attention; }
+  bool follows_attention() const { return keeps_scores() && settings_.scores.kept && settings_.scores.attention; }
+  // The heads keep their last queries, to be pushed to each.
+  bool keeps_queries() const { return settings_.rule.query_rows > 0 && !turn_.everything_fits; }
   int score_power() const { return settings_.scores.power; }
   // Where the ranking goes by the queries of a prompt: they are to be added here, layer by layer. Null otherwise.
   QueryStatistics* query_statistics() { return follows_attention() && settings_.scores.expected ? &queries_ : nullptr; }
@@ -69,11 +86,13 @@ class BudgetedCache {
     std::int64_t base_tokens = 0;   // what a ratio refers to; unused if base is `current`
     std::int64_t limit_tokens = 0;  // most tokens that may come
     bool everything_fits = true;    // the budget holds them all in f16: no routing, no accumulators
+    int interval = 1;               // decode steps between routings
   };
   Turn turn_for(int n_turn, int max_new) const;
   std::size_t budget_bytes(const Turn& turn, std::int64_t n_tokens) const;  // C, not yet raised
   std::size_t head_budget(const Turn& turn, std::int64_t n_tokens) const;
   Result<HeadLayout> layout_for(const Turn& turn, std::int64_t n_tokens) const;
+  std::int64_t tokens_to_hold(const Turn& turn, std::int64_t n_tokens) const;
   bool fits_uncompressed(std::int64_t n_tokens) const;
   void reserve(HeadCache& head, std::int64_t n_tokens) const;
   // One head on its way through rank, allocate, plan, apply.
@@ -81,8 +100,11 @@ class BudgetedCache {
     int layer = 0;
     int kv_head = 0;
     TokenView tokens;            // its unrouted tokens, all of them up to now
+    bool anew = true;            // false: routed before in this event, its scores stand
     std::vector<float> scores;   // what tokens.scores points to, where the ranking makes them here
+    std::vector<float> norms;    // of the challengers' tokens, where values weigh
     std::vector<float> weights;  // of the challengers
+    Observation observation;     // until the layer's other heads are observed too
     std::int64_t left = 0;       // first window that stays unrouted
     std::vector<Candidate> candidates;
     HeadLayout layout;
@@ -94,8 +116,16 @@ class BudgetedCache {
   std::vector<float> take_sums(HeadCache& head, int kv_head, int n_turn, const PrefillLayer& prefill) const;
   Result<void> route_layer(int layer, std::span<const TokenView> tokens);
   Result<void> route_heads(std::vector<HeadRouting> heads, const HeadLayout& layout);
-  float value_weight(const TokenView& tokens, std::size_t at, std::span<const float> scores) const;
+  Result<void> take_norms(std::span<HeadRouting> heads, const HeadLayout& layout) const;
+  std::vector<std::vector<float>> take_value_ranges(std::span<HeadRouting> heads, const HeadLayout& layout) const;
+  std::int64_t windows_left(const HeadRouting& head, const HeadLayout& layout) const;
   Result<void> rank(HeadRouting& head, const HeadLayout& layout) const;
+  void weigh(HeadRouting& head) const;
+  void look_anew(HeadRouting& head, const HeadLayout& layout) const;
+  void force_windows(std::span<HeadRouting> heads, const HeadLayout& layout) const;
+  void finish_layer(std::span<HeadRouting> heads, const HeadLayout& layout) const;
+  std::vector<std::size_t> share_bytes(std::span<const HeadRouting> heads, const HeadLayout& layout,
+                                       const SpendingRule& rule) const;
   void lay_out(std::span<HeadRouting> heads, const HeadLayout& layout) const;
   Result<void> plan_and_apply(HeadRouting& head);
   Result<void> on_all(std::span<HeadRouting> heads, const std::function<Result<void>(HeadRouting&)>& work);
@@ -118,6 +148,8 @@ class BudgetedCache {
   std::vector<HeadView> past_;
   QueryStatistics queries_;
   Team team_;
+  float attention_scale_ = 1;
+  ProjectedNorms projected_norms_;
   CacheReport totals_;                                // counters and peaks so far
   double ranking_cpu_ms_ = 0, migration_cpu_ms_ = 0;  // of all threads, prefill included
   double bytes_sum_ = 0;

@@ -19,7 +19,7 @@ constexpr std::size_t kTokenBytes = 4 * 64;
 
 CacheConfig config_of(std::string_view method, Budget budget, std::optional<BudgetBase> base = {}) {
   CacheConfig config{.method = std::string(method), .budget = {}};
-  if (find_method(method)->compresses) {
+  if (find_method(method)->takes_budget()) {
     config.budget = budget;
     config.budget_base = base;
   }
@@ -58,7 +58,9 @@ class Watcher {
     } else {
       const auto n = static_cast<std::size_t>(tiers.heads().front().tail_capacity());
       EXPECT_EQ(report.bytes.f16, n * kTokenBytes * kHeads);
-      EXPECT_EQ(report.bytes.metadata, sequence_->cache().keeps_scores() ? n * 4 * kHeads : 0);
+      const std::size_t queries =
+          sequence_->cache().keeps_queries() ? tiers.rule().query_bytes(tiers.shape()) * kHeads : 0;
+      EXPECT_EQ(report.bytes.metadata, queries + (sequence_->cache().keeps_scores() ? n * 4 * kHeads : 0));
       EXPECT_EQ(report.bytes.total(), report.bytes.f16 + report.bytes.metadata);
     }
   }
@@ -129,6 +131,8 @@ class Watcher {
     for (const F16Run& run : runs) {
       for (int i = 0; i < run.n_tokens; ++i, ++at) {
         ASSERT_LT(at, positions.size());
+        if (zones.sinks > 0 && sequence_->cache().tiers().rule().in_cache_positions && positions[at] < zones.sinks)
+          continue;  // turned to where they stand in the cache
         if (positions[at] < 0 || (at + static_cast<std::size_t>(head.n_tokens())) % 7 != 0)
           continue;  // a sample is enough
         const auto first = static_cast<std::size_t>(kv_head * 64);
@@ -231,13 +235,14 @@ TEST_P(EveryMethodsCache, RoutesAtItsEventsOnly) {
 // While all tokens so far fit in f16 with their accumulators nothing is demoted or evicted.
 TEST_P(EveryMethodsCache, CompressesNotBeforeItMust) {
   const Method& method = *find_method(GetParam());
-  if (!method.compresses) return;
+  if (!method.takes_budget()) return;
   const CacheSettings settings = settings_of(config_of(GetParam(), share(0.6)), kContext);
   SyntheticSequence sequence(kShape, settings, kContext);
   ASSERT_TRUE(sequence.prefill(50, 100));
   const std::size_t head_budget = sequence.cache().report().budget_effective / kHeads;  // r4's is raised
   EXPECT_GE(head_budget, 150 * kTokenBytes * 6 / 10);
-  const auto most = static_cast<std::int64_t>(head_budget / (kTokenBytes + settings.rule.score_bytes()));
+  const std::size_t queries = settings.rule.query_bytes(sequence.cache().tiers().shape());
+  const auto most = static_cast<std::int64_t>((head_budget - queries) / (kTokenBytes + settings.rule.score_bytes()));
   for (int n = 51; n <= 150; ++n) {
     ASSERT_TRUE(sequence.decode());
     const CacheReport report = sequence.cache().report();
@@ -251,6 +256,7 @@ TEST_P(EveryMethodsCache, CompressesNotBeforeItMust) {
 }
 
 TEST_P(EveryMethodsCache, ABudgetForEverythingIsExactlyFull) {
+  if (find_method(GetParam())->quantizes_everything) return;
   const std::size_t everything = 150 * kTokenBytes * kHeads;
   const std::size_t context = kContext * kTokenBytes * kHeads;
   struct Way {
@@ -289,7 +295,7 @@ TEST_P(EveryMethodsCache, ABudgetForEverythingIsExactlyFull) {
 }
 
 TEST_P(EveryMethodsCache, ABudgetOfTheTokensSeenGrowsWithThem) {
-  if (!find_method(GetParam())->compresses) return;
+  if (!find_method(GetParam())->takes_budget()) return;
   for (const double ratio : {0.05, 0.25}) {
     SyntheticSequence sequence(kShape, settings_of(config_of(GetParam(), share(ratio), BudgetBase::current), kContext),
                                kContext);
@@ -309,7 +315,32 @@ TEST_P(EveryMethodsCache, ABudgetOfTheTokensSeenGrowsWithThem) {
     }
     EXPECT_GE(effective, smallest);
     if (ratio > 0.2) {
-      EXPECT_GE(slots * find_method(GetParam())->window_tokens, 32);
+      const TieredCache& tiers = sequence.cache().tiers();
+      const int queries = static_cast<int>(tiers.rule().query_bytes(tiers.shape()) / kTokenBytes);
+      EXPECT_GE(queries + slots * find_method(GetParam())->window_tokens, 32);
+    }
+  }
+}
+
+// baselines.md section 10: heads that change places keep what they kept, and nothing else changes.
+TEST_P(EveryMethodsCache, HeadsThatChangePlacesKeepTheSame) {
+  if (GetParam() == "random") return;  // draws by the head's number
+  const CacheSettings settings = settings_of(config_of(GetParam(), share(0.3)), kContext);
+  SyntheticSequence straight(kShape, settings, kContext), reversed(kShape, settings, kContext);
+  reversed.reverse_heads();
+  for (SyntheticSequence* sequence : {&straight, &reversed}) {
+    ASSERT_TRUE(sequence->prefill(150, 40));
+    for (int step = 0; step < 30; ++step) ASSERT_TRUE(sequence->decode());
+  }
+  for (int layer = 0; layer < kShape.n_layers; ++layer) {
+    for (int h = 0; h < kShape.n_kv_heads; ++h) {
+      const auto windows = straight.cache().tiers().head(layer, h).windows();
+      const auto others = reversed.cache().tiers().head(layer, kShape.n_kv_heads - 1 - h).windows();
+      ASSERT_EQ(windows.size(), others.size());
+      for (std::size_t i = 0; i < windows.size(); ++i) {
+        EXPECT_EQ(windows[i].window, others[i].window);
+        EXPECT_EQ(windows[i].tier, others[i].tier);
+      }
     }
   }
 }
@@ -374,16 +405,18 @@ std::string parts_name(const testing::TestParamInfo<Parts>& parts) {
   return name;
 }
 class EveryAllocator : public testing::TestWithParam<Parts> {};
-INSTANTIATE_TEST_SUITE_P(Parts, EveryAllocator,
-                         testing::Values(Parts{"qevict", "head-adaptive", "decayed", false},
-                                         Parts{"qevict", "layer-adaptive", "blended", true},
-                                         Parts{"qevict-paper", "head-adaptive", "pnorm", true},
-                                         Parts{"qevict-paper", "layer-adaptive", "cumulative", false},
-                                         Parts{"r1", "layer-adaptive", "pnorm", false},
-                                         Parts{"r1", "head-adaptive", "key-norm", false},
-                                         Parts{"r1", "layer-adaptive", "expected", true},
-                                         Parts{"r2", "equal", "random", false}),
-                         parts_name);
+INSTANTIATE_TEST_SUITE_P(
+    Parts, EveryAllocator,
+    testing::Values(Parts{"qevict", "head-adaptive", "decayed", false},
+                    Parts{"qevict", "layer-adaptive", "blended", true},
+                    Parts{"qevict-paper", "head-adaptive", "pnorm", true},
+                    Parts{"qevict-paper", "layer-adaptive", "cumulative", false},
+                    Parts{"r1", "layer-adaptive", "pnorm", false}, Parts{"r1", "head-adaptive", "key-norm", false},
+                    Parts{"r1", "layer-adaptive", "expected", true}, Parts{"r2", "equal", "random", false},
+                    Parts{"snapkv", "head-mixed", "snapkv", false}, Parts{"qevict", "head-adaptive", "snapkv", true},
+                    Parts{"qevict-paper", "layer-adaptive", "defensive", true},
+                    Parts{"qevict", "pyramid", "snapkv-max7", false}),
+    parts_name);
 
 // Shared bytes are still bytes: the budget holds after every step of every turn, what is reported is what is allocated,
 // and a budget that grows is used.
@@ -392,7 +425,7 @@ TEST_P(EveryAllocator, KeepsToTheBudget) {
     CacheConfig config = config_of(GetParam().method, share(0.3), base);
     config.allocator = GetParam().allocator;
     config.ranking = GetParam().ranking;
-    if (GetParam().value_weight) config.value_weight = true;
+    if (GetParam().value_weight) config.weight = "value-norm";
     SyntheticSequence sequence(kShape, settings_of(config, kContext), kContext);
     Watcher watcher(sequence, std::string_view(GetParam().allocator) == "layer-adaptive");
     for (const auto& [prompt, steps] : {std::pair{200, 70}, {30, 20}, {1, 90}}) {
@@ -404,9 +437,91 @@ TEST_P(EveryAllocator, KeepsToTheBudget) {
       }
     }
     const CacheReport report = sequence.cache().report();
-    EXPECT_GT(report.bytes.total(), report.budget_effective * 17 / 20);
+    // Rounding to whole windows loses some where shares are mixed.
+    const bool mixed = std::string_view(GetParam().allocator) == "head-mixed";
+    EXPECT_GT(report.bytes.total(), report.budget_effective * (mixed ? 15 : 17) / 20);
     EXPECT_GT(report.evictions + report.demotions, 0);
   }
+}
+
+// baselines.md T-SAW: a cap of 6 tokens, recompressed to 4 every second step.
+TEST(Rivals, SizesAreASawtooth) {
+  CacheConfig config{.method = "snapkv", .budget = {}};
+  config.recent = Recent{.kind = Recent::Kind::tokens, .value = 2};
+  config.interval_steps = 2;
+  const CacheSettings settings = settings_of(config, kContext);
+  const CacheShape shape{.n_layers = 2, .n_kv_heads = 2, .key_dim = 64, .value_dim = 64, .group = 2};
+  const std::size_t head = 4 * kTokenBytes + settings.rule.query_bytes(shape) + 2 * (kTokenBytes + 4);
+  config.budget = bytes(head * kHeads);
+  SyntheticSequence sequence(kShape, settings_of(config, kContext), kContext);
+  const auto size = [&] {
+    const HeadCache& first = sequence.cache().tiers().heads().front();
+    return first.sink_tokens() + first.full_tokens() + first.tail().n;
+  };
+  ASSERT_TRUE(sequence.prefill(10, 200));
+  EXPECT_EQ(size(), 4);
+  for (int step = 1; step <= 8; ++step) {
+    ASSERT_TRUE(sequence.decode());
+    EXPECT_EQ(size(), step % 2 == 1 ? 5 : 4) << step;
+    EXPECT_EQ(sequence.cache().report().bytes.total(), head * kHeads);
+  }
+}
+
+// baselines.md T-SLM: 2 sinks and 4 newest of 12 tokens, then one more.
+TEST(Rivals, StreamingLlmKeepsSinksAndTheNewest) {
+  for (const std::string_view name : {"streaming-llm", "streaming-llm-in-cache"}) {
+    CacheConfig config{.method = std::string(name), .budget = {}};
+    config.sink_tokens = 2;
+    config.recent = Recent{.kind = Recent::Kind::tokens, .value = 3};
+    const CacheSettings settings = settings_of(config, kContext);
+    const CacheShape shape{.n_layers = 2, .n_kv_heads = 2, .key_dim = 64, .value_dim = 64, .group = 2};
+    const std::size_t head = 6 * kTokenBytes + settings.rule.shown_sink_bytes(shape) + (kTokenBytes + 4);
+    config.budget = bytes(head * kHeads);
+    SyntheticSequence sequence(kShape, settings_of(config, kContext), kContext);
+    ASSERT_TRUE(sequence.prefill(12, 20));
+    for (int n = 12; n < 30; ++n) {
+      const HeadCache& cache = sequence.cache().tiers().heads().front();
+      ASSERT_EQ(cache.sink_tokens() + cache.full_tokens() + cache.tail().n, 6);
+      ASSERT_EQ(cache.windows().front().window, n - 6) << "positions " << n - 4 << " to " << n - 1;
+      // In the cache the sinks stand right before them: the key of sink i is turned to i + the evicted.
+      std::vector<F16Run> runs;
+      cache.append_runs(0, 2, runs);
+      for (int i = 0; i < 2; ++i) {
+        std::vector<float> key = sequence.rows_of('k', 0, i, 1);
+        key.resize(64);
+        for (float& k : key) k = to_float(to_half(k));
+        if (settings.rule.in_cache_positions) {
+          kShape.rope.unrotate(key, i);
+          kShape.rope.rotate(key, i + n - 6);
+        }
+        for (std::size_t d = 0; d < 64; ++d)
+          ASSERT_EQ(runs[0].keys[static_cast<std::size_t>(i) * 64 + d], to_half(key[d])) << n << " " << name;
+      }
+      ASSERT_TRUE(sequence.decode());
+    }
+  }
+}
+
+// Methods that look at attention anew see what the cache holds now; the budget of a prompt leaves new tokens whole.
+TEST(Rivals, APromptsBudgetKeepsNewTokensWhole) {
+  for (const std::string_view name :
+       {"snapkv", "criticalkv", "defensivekv", "layer-defensivekv", "pyramidkv", "qevict"}) {
+    SyntheticSequence sequence(kShape, settings_of(config_of(name, share(0.5), BudgetBase::prompt), kContext),
+                               kContext);
+    ASSERT_TRUE(sequence.prefill(200, 60));
+    const std::int64_t evicted = sequence.cache().report().windows_evicted;
+    EXPECT_GT(evicted + sequence.cache().report().windows_quantized, 0);
+    for (int step = 0; step < 60; ++step) ASSERT_TRUE(sequence.decode());
+    const CacheReport report = sequence.cache().report();
+    EXPECT_EQ(report.windows_evicted, evicted) << name;
+    EXPECT_EQ(report.routings, 1);
+    EXPECT_LE(report.bytes_peak, report.budget_effective);
+    EXPECT_EQ(report.base_tokens, 260);
+    EXPECT_NEAR(report.ratio_peak, (0.5 * 200 + 61) / 260, 0.01) << name;
+  }
+  SyntheticSequence endless(kShape, settings_of(config_of("snapkv", share(0.5), BudgetBase::prompt), kContext),
+                            kContext);
+  EXPECT_FALSE(endless.prefill(200, -1));
 }
 
 // The heads of the synthetic model attend with different sharpness, so that shared bytes must differ.
@@ -418,7 +533,8 @@ TEST_P(EveryAllocator, MovesBytesBetweenHeads) {
   ASSERT_TRUE(sequence.prefill(300, 50));
   std::set<std::size_t> sizes;
   for (const HeadCache& head : sequence.cache().tiers().heads()) sizes.insert(head.layout().allocated_bytes());
-  if (std::string_view(GetParam().allocator) == "equal") {
+  const std::string_view allocator = GetParam().allocator;
+  if (allocator == "equal" || allocator == "pyramid") {  // PyramidKV has no slope for so few tokens
     EXPECT_EQ(sizes.size(), 1u);
   } else {
     EXPECT_GT(sizes.size(), 1u);

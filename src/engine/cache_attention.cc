@@ -103,6 +103,7 @@ void CacheAttention::run_task(int layer, std::size_t index, const float* q, cons
       return fail(layer, "a query, key or value is not finite");
     }
     head.append(k + kv_head * key_dim, v + kv_head * value_dim);
+    if (cache_->keeps_queries()) head.push_query(q + kv_head * group * key_dim);
   }
 
   thread_local std::vector<F16Run> runs;
@@ -286,14 +287,29 @@ void CacheAttention::prefill_attend(int layer, const float* q, int n_tokens, flo
                                     int n_threads) noexcept {
   try {
     check_rows(layer, q, static_cast<std::size_t>(model_->n_heads * model_->head_dim), n_tokens, thread, n_threads);
-    if (QueryStatistics* statistics = cache_->query_statistics()) {
-      // The rows are the last of the chunk's: size() counts them.
-      const std::int64_t first = cache_->n_tokens() + prefill_->size() - n_tokens - tail_;
-      statistics->add(q, n_tokens, first, model_->rope, thread, n_threads);
-    }
+    // The rows are the last of the chunk's: size() counts them.
+    note_queries(layer, q, n_tokens, cache_->n_tokens() + prefill_->size() - n_tokens - tail_, thread, n_threads);
     prefill_->attend(q, n_tokens, model_->attention_scale, out, thread, n_threads);
   } catch (const std::exception& exception) {
     fail(layer, exception.what());
+  }
+}
+
+void CacheAttention::note_queries(int layer, const float* q, int n_tokens, std::int64_t first, int thread,
+                                  int n_threads) {
+  if (QueryStatistics* statistics = cache_->query_statistics())
+    statistics->add(q, n_tokens, first, model_->rope, thread, n_threads);
+  if (thread == 0 && cache_->keeps_queries()) push_queries(layer, q, n_tokens);
+}
+
+// The last rows are all that the heads keep.
+void CacheAttention::push_queries(int layer, const float* q, int n_tokens) {
+  const auto row = static_cast<std::size_t>(model_->n_heads * model_->head_dim);
+  const auto of_head = static_cast<std::size_t>(shape_.group * model_->head_dim);
+  for (int t = std::max(0, n_tokens - cache_->tiers().rule().query_rows); t < n_tokens; ++t) {
+    for (int h = 0; h < model_->n_kv_heads; ++h)
+      cache_->tiers().head(layer, h).push_query(q + static_cast<std::size_t>(t) * row +
+                                                static_cast<std::size_t>(h) * of_head);
   }
 }
 

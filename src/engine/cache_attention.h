@@ -29,6 +29,10 @@ class CacheAttention final : public Attention {
   // Of decode steps so far, as the first thread saw it.
   double attention_ms() const { return attention_ms_; }
 
+  // What of a prompt's queries the cache keeps: called by all threads, where prefill_attend() is not. first: position
+  // of the first row.
+  void note_queries(int layer, const float* q, int n_tokens, std::int64_t first, int thread, int n_threads);
+
   void decode_partial(int layer, const float* q, const float* k, const float* v, int thread,
                       int n_threads) noexcept override;
   void decode_merge(int layer, float* out, int thread, int n_threads) noexcept override;
@@ -59,6 +63,7 @@ class CacheAttention final : public Attention {
   void merge_head(int layer_index, int kv_head, std::span<const Total> heads, float* out);
   void add_scores(int layer_index, std::size_t index, std::span<const Total> heads);
   void check_rows(int layer, const float* rows, std::size_t width, int n_rows, int thread, int n_threads) noexcept;
+  void push_queries(int layer, const float* q, int n_tokens);
   void fail(int layer, const char* what) noexcept;
 
   const ModelShape* model_;

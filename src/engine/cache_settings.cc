@@ -58,6 +58,8 @@ const char* name_of(BudgetBase base) {
       return "context";
     case BudgetBase::request:
       return "request";
+    case BudgetBase::prompt:
+      return "prompt";
     case BudgetBase::current:
       break;
   }
@@ -75,7 +77,7 @@ Result<CacheSettings> CacheSettings::from(const CacheConfig& config, int n_ctx) 
   const Method& method = *settings.method;
   const bool changes_routing = config.window_tokens || config.sink_tokens || config.recent ||
                                config.quantized_per_mille || config.interval_steps || config.ranking || config.decay ||
-                               config.codec || config.allocator || config.value_weight || config.floor ||
+                               config.codec || config.allocator || config.weight || config.floor ||
                                config.quantization_loss || config.coverage || config.promotion;
   if (!method.compresses && changes_routing) {
     return invalid(
@@ -88,6 +90,13 @@ Result<CacheSettings> CacheSettings::from(const CacheConfig& config, int n_ctx) 
   if (!method.compresses && (config.budget.ratio || config.budget.bytes) && config.budget.ratio.value_or(0) != 1.0) {
     return invalid(
         "KV method \"{}\" keeps everything and takes no budget: choose another method, or leave the budget out",
+        method.name);
+  }
+  if (method.quantizes_everything && (config.budget.ratio || config.budget.bytes || config.budget_base)) {
+    return invalid(
+        "KV method \"{}\" keeps every token, at its codec's bytes, and takes no budget: choose another method, or "
+        "leave "
+        "the budget out",
         method.name);
   }
   if (config.budget.ratio && config.budget.bytes) return invalid("give the KV budget as a share or as bytes, not both");
@@ -117,6 +126,10 @@ Result<CacheSettings> CacheSettings::from(const CacheConfig& config, int n_ctx) 
 
   LayoutRule& rule = settings.rule;
   rule.zones = {.sinks = *sinks, .window = *window, .recent = 0};
+  rule.recent_tokens = method.recent_tokens;
+  rule.recent_per_mille = method.recent_per_mille;
+  rule.everything = method.quantizes_everything;
+  rule.in_cache_positions = method.in_cache_positions;
   rule.interval = *interval;
   rule.max_windows = n_ctx / *window + 1;
   rule.scores = false;
@@ -148,14 +161,23 @@ Result<CacheSettings> CacheSettings::from(const CacheConfig& config, int n_ctx) 
   if (config.decay && !(settings.scores.kept && settings.scores.attention)) {
     return invalid("KV ranking \"{}\" follows no attention: a decay does not apply to it", settings.ranking->name);
   }
-  const Result<double> decay =
-      in_range("the KV decay", config.decay, static_cast<double>(settings.scores.decay), 1e-6, 1.0);
-  if (!decay) return decay.error();
-  settings.scores.decay = static_cast<float>(*decay);
+  if (config.decay) {  // a ranking's own may be 0: the newest row alone
+    const Result<double> decay = in_range("the KV decay", config.decay, 1.0, 1e-6, 1.0);
+    if (!decay) return decay.error();
+    settings.scores.decay = static_cast<float>(*decay);
+  }
   rule.scores = settings.scores.kept;
   rule.score_power = settings.scores.power;
-  rule.weights = config.value_weight.value_or(method.value_weight);
-  if (rule.weights && !(settings.scores.kept && settings.scores.attention)) {
+  rule.query_rows = settings.ranking->query_rows;
+  const Result<const WeightRow*> weight =
+      row_named("weight", config.weight, method.weight, &find_weight, weight_names());
+  if (!weight) return weight.error();
+  settings.weight = *weight;
+  const bool weighable = (settings.scores.kept && settings.scores.attention) || settings.ranking->query_rows > 0;
+  if (!weighable && !config.weight) settings.weight = find_weight("none");  // the method's goes with its own ranking
+  rule.weights = !settings.weight->none;
+  settings.first_stage_per_mille = rule.weights ? method.first_stage_per_mille : 0;
+  if (rule.weights && !weighable) {
     return invalid("KV ranking \"{}\" follows no attention: a value weight does not apply to it",
                    settings.ranking->name);
   }
@@ -165,7 +187,11 @@ Result<CacheSettings> CacheSettings::from(const CacheConfig& config, int n_ctx) 
   if (!allocator) return allocator.error();
   settings.allocator = *allocator;
   rule.ragged = settings.allocator->scope != Scope::head;
-  if (config.floor && !rule.ragged) {
+  const bool by_bids = settings.allocator->scope != Scope::head &&
+                       (settings.allocator->sharing == Sharing::bids || settings.allocator->sharing == Sharing::mixed);
+  // Scores that are made anew must stand where layers to come are weighed against earlier ones.
+  if (settings.ranking->observe != nullptr && settings.allocator->scope == Scope::model && by_bids) rule.scores = true;
+  if (config.floor && !by_bids) {
     return invalid("KV allocator \"{}\" gives every head the same: a floor does not apply to it",
                    settings.allocator->name);
   }
@@ -205,8 +231,8 @@ std::vector<Setting> CacheSettings::list() const {
   std::vector<Setting> result = {{"kv-method", std::string(method->name)}};
   if (!method->compresses) return result;
   const auto add = [&](const char* name, std::string value) { result.push_back({name, std::move(value)}); };
-  add("kv-budget", budget.to_string());
-  if (!budget.bytes) {
+  if (!rule.everything) add("kv-budget", budget.to_string());
+  if (!budget.bytes && !rule.everything) {
     const bool by_default = !budget.ratio && !budget_base;
     add("budget-base", budget_base  ? name_of(*budget_base)
                        : by_default ? "context"
@@ -214,7 +240,10 @@ std::vector<Setting> CacheSettings::list() const {
   }
   add("kv-window", std::to_string(rule.zones.window));
   add("kv-sinks", std::to_string(rule.zones.sinks));
-  add("kv-recent", recent.to_string());
+  add("kv-recent",
+      recent.kind == Recent::Kind::automatic
+          ? fmt::format("auto: at most {}, and {}% of the bytes", rule.recent_tokens, rule.recent_per_mille / 10.0)
+          : recent.to_string());
   if (rule.codec != nullptr) {
     add("kv-codec", std::string(rule.codec->name));
     add("kv-quant-share", spending.by_gain ? "by gain" : fmt::format("{}%", rule.quantized_per_mille / 10.0));
@@ -225,10 +254,31 @@ std::vector<Setting> CacheSettings::list() const {
   add("kv-interval", std::to_string(rule.interval));
   add("kv-ranking", std::string(ranking->name));
   if (scores.kept) add("kv-decay", fmt::format("{}", scores.decay));
-  if (rule.weights) add("kv-value-weight", "on");
+  if (rule.weights) add("kv-weight", std::string(weight->name));
+  if (first_stage_per_mille > 0) add("first-stage", fmt::format("{}%", first_stage_per_mille / 10.0));
+  if (rule.query_rows > 0) add("observed-queries", std::to_string(rule.query_rows));
   add("kv-allocator", std::string(allocator->name));
-  if (rule.ragged) add("kv-floor", fmt::format("{}", floor));
+  if (rule.ragged && (allocator->sharing == Sharing::bids || allocator->sharing == Sharing::mixed))
+    add("kv-floor", fmt::format("{}", floor));
+  if (rule.in_cache_positions) add("positions", "in the cache");
   return result;
+}
+
+MethodBytes method_bytes(const Method& method, int head_dim, int query_heads) {
+  const CacheShape shape{
+      .n_layers = 1, .n_kv_heads = 1, .key_dim = head_dim, .value_dim = head_dim, .group = query_heads};
+  const auto f16 = static_cast<double>(shape.token_bytes());
+  if (!method.compresses) return {.full = f16, .newest = f16};
+  const Result<CacheSettings> settings =
+      CacheSettings::from({.method = std::string(method.name), .budget = {}}, 1 << 20);
+  QEVICT_CHECK(settings, "a method's own row is valid");
+  const LayoutRule& rule = settings->rule;
+  const HeadLayout layout = plan_everything(shape, rule, settings->recent, 1000);  // slots do not depend on how many
+  const double window = rule.zones.window;
+  return {.full = rule.everything ? 0 : static_cast<double>(layout.full_slot_bytes) / window,
+          .quantized = static_cast<double>(layout.quantized_slot_bytes) / window,
+          .per_head = rule.head_param_bytes(shape) + rule.query_bytes(shape) + rule.shown_sink_bytes(shape),
+          .newest = f16 + static_cast<double>(rule.score_bytes())};
 }
 
 }  // namespace qevict

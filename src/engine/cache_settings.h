@@ -9,6 +9,7 @@
 #include "qevict/method.h"
 #include "qevict/session.h"  // Setting
 #include "ranking/ranking.h"
+#include "ranking/weights.h"
 #include "routing/allocator.h"
 
 namespace qevict {
@@ -17,6 +18,8 @@ struct CacheSettings {
   const Method* method = nullptr;
   const RankingRow* ranking = nullptr;  // null: the method ranks nothing
   ScoreRule scores;                     // the ranking's, with the configured decay
+  const WeightRow* weight = nullptr;
+  int first_stage_per_mille = 0;  // of a head's windows, taken by score alone before weights count
   const AllocatorRow* allocator = nullptr;
   double floor = 0;       // of an equal share, for every head
   SpendingRule spending;  // without costs, which the layout knows

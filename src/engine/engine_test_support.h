@@ -44,9 +44,22 @@ class SyntheticSequence {
       : shape_(shape),
         seed_(seed),
         sharpness_(sharpness),
-        cache_({shape.n_layers, shape.n_kv_heads, shape.head_dim, shape.head_dim}, settings, shape_.rope, n_ctx),
+        cache_({.n_layers = shape.n_layers,
+                .n_kv_heads = shape.n_kv_heads,
+                .key_dim = shape.head_dim,
+                .value_dim = shape.head_dim,
+                .group = shape.n_heads / shape.n_kv_heads},
+               settings, shape_.rope, n_ctx),
         attention_(shape_, cache_),
-        settings_(settings) {}
+        settings_(settings) {
+    cache_.use_model(shape_.attention_scale,
+                     [this](int, int kv_head, std::span<const Half> values, std::span<float> norms) -> Result<void> {
+                       value_norms(values, shape_.head_dim, norms);
+                       for (float& norm : norms)
+                         norm *= static_cast<float>(1 + (reversed_ ? shape_.n_kv_heads - 1 - kv_head : kv_head));
+                       return {};
+                     });
+  }
   SyntheticSequence(const SyntheticSequence&) = delete;
   SyntheticSequence& operator=(const SyntheticSequence&) = delete;
 
@@ -54,6 +67,8 @@ class SyntheticSequence {
   const WorstErrors& errors() const { return errors_; }
   // Of the last row fed: [n_layers][n_heads * head_dim].
   const std::vector<float>& output() const { return output_; }
+  // The KV heads, with their query heads, change places: the last one first.
+  void reverse_heads() { reversed_ = true; }
   // Of the attention, and of routing.
   void set_threads(int n) {
     n_threads_ = n;
@@ -143,6 +158,12 @@ class SyntheticSequence {
       for (int i = 0; i < width; ++i) {
         const double mean = kind == 'k' ? 0.5 * std::sin(7.0 * i) : 0;
         rows.push_back(static_cast<float>(mean + rng.normal() * (kind == 'q' ? sharpness_ : 1)));
+      }
+      if (reversed_) {
+        const auto per_head = static_cast<std::ptrdiff_t>(width / shape_.n_kv_heads);
+        const auto row = rows.end() - width;
+        for (std::ptrdiff_t h = 0; h < shape_.n_kv_heads / 2; ++h)
+          std::swap_ranges(row + h * per_head, row + (h + 1) * per_head, rows.end() - (h + 1) * per_head);
       }
       if (kind == broken_.kind && layer == broken_.layer && position == broken_.position) rows.back() = broken_.value;
     }
@@ -298,7 +319,8 @@ class SyntheticSequence {
   }
   // The scores after the layer's end, routed or not; and that no window left was better than one that stayed.
   void check_seed(int layer) {
-    if (!cache_.follows_attention() || (settings_.scores.expected && cache_.n_tokens() == 0)) return;
+    if (!cache_.follows_attention() || settings_.scores.probes || (settings_.scores.expected && cache_.n_tokens() == 0))
+      return;
     const Zones& zones = settings_.rule.zones;
     for (int h = 0; h < shape_.n_kv_heads; ++h) {
       HeadCache& head = cache_.tiers().head(layer, h);
@@ -313,7 +335,8 @@ class SyntheticSequence {
       double worst_kept = 1e300;
       for (const Candidate& window : head.windows()) {
         if (cache_.score_power() == 1) note_score(window.score, seed.windows[window.window]);
-        if (settings_.promotion || settings_.rule.codec == nullptr)
+        const bool by_score_alone = !settings_.rule.weights && settings_.allocator->sharing != Sharing::one_set;
+        if (by_score_alone && (settings_.promotion || settings_.rule.codec == nullptr))
           worst_kept = std::min(worst_kept, seed.windows[window.window]);
         seed.windows.erase(window.window);
       }
@@ -333,6 +356,7 @@ class SyntheticSequence {
   CacheSettings settings_;
   int n_threads_ = 1;
   bool check_ = false;
+  bool reversed_ = false;
   Broken broken_;
   WorstErrors errors_;
   std::vector<float> output_;

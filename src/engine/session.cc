@@ -1,13 +1,14 @@
 #include "qevict/session.h"
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
-#include <thread>
 
 #include "base/check.h"
 #include "base/memory.h"
 #include "engine/cache_attention.h"
 #include "engine/model_parts.h"
+#include "engine/session_options.h"
 
 namespace qevict {
 
@@ -15,6 +16,7 @@ struct Session::State {
   const Model* model = nullptr;
   SessionOptions options;
   CacheSettings settings;
+  std::shared_ptr<const NuqCalibration> calibration;
   std::unique_ptr<Runner> runner;
   std::optional<BudgetedCache> cache;
   std::optional<CacheAttention> attention;
@@ -23,12 +25,6 @@ struct Session::State {
   bool broken = false;  // an error left the sequence half fed
 
   const ModelShape& shape() const { return model->parts().transformer->shape(); }
-  CacheShape cache_shape() const {
-    return {.n_layers = shape().n_layers,
-            .n_kv_heads = shape().n_kv_heads,
-            .key_dim = shape().head_dim,
-            .value_dim = shape().head_dim};
-  }
   void reset();
   Result<void> run_prompt(std::span<const Token> tokens, const Progress& progress);
   Result<void> run_layer(int layer, std::span<float> hidden, int n_tokens, PrefillLayer& prefill,
@@ -48,23 +44,14 @@ Result<Session> Session::create(const Model& model, const SessionOptions& option
   state->model = &model;
   state->options = options;
   SessionOptions& chosen = state->options;
-  const int n_ctx_train = state->shape().n_ctx_train;
-  if (chosen.n_ctx == 0) chosen.n_ctx = n_ctx_train;
-  if (chosen.n_ctx < 1) return invalid("the context must hold at least 1 token, got {}", chosen.n_ctx);
-  if (chosen.n_ctx > n_ctx_train) {
-    return invalid("a context of {} tokens is more than the {} this model was trained for", chosen.n_ctx, n_ctx_train);
-  }
-  if (chosen.n_threads == 0) chosen.n_threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  if (chosen.n_threads < 1 || chosen.n_threads > 512) {
-    return invalid("the number of threads must be between 1 and 512, got {}", chosen.n_threads);
-  }
-  if (chosen.chunk_tokens < 1 || chosen.chunk_tokens > 4096) {
-    return invalid("prompt chunks must have between 1 and 4096 tokens, got {}", chosen.chunk_tokens);
-  }
+  if (Result<void> completed = complete(chosen, state->shape()); !completed) return completed.error();
   Result<CacheSettings> settings = CacheSettings::from(chosen.cache, chosen.n_ctx);
   if (!settings) return settings.error();
   state->settings = *settings;
-  if (Result<void> fits = settings->check_shape(state->cache_shape()); !fits) return fits.error();
+  if (Result<void> fits = settings->check_shape(cache_shape_of(state->shape())); !fits) return fits.error();
+  Result<std::shared_ptr<const NuqCalibration>> calibration = calibration_for(state->settings, model);
+  if (!calibration) return calibration.error();
+  state->calibration = *calibration;
   Result<std::unique_ptr<Runner>> runner =
       Runner::create(*model.parts().transformer, chosen.n_threads, std::min(chosen.chunk_tokens, chosen.n_ctx));
   if (!runner) return runner.error();
@@ -78,8 +65,8 @@ void Session::State::reset() {
   attention.reset();
   cache.reset();
   const ModelShape& model_shape = shape();
-  cache.emplace(cache_shape(), settings, model_shape.rope, options.n_ctx);
-  cache->use_team([this](const Runner::Work& work) { return runner->on_all_threads(work); });
+  cache.emplace(cache_shape_of(model_shape), settings, model_shape.rope, options.n_ctx);
+  connect(*cache, *runner, model_shape, calibration);
   attention.emplace(model_shape, *cache);
   workspace_peak = 0;
   broken = false;
@@ -182,7 +169,7 @@ Result<void> Session::State::run_layer(int layer, std::span<float> hidden, int n
   for (int begin = 0; begin < n_tokens; begin += chunk) {
     const int rows = std::min(chunk, n_tokens - begin);
     const bool last_row_only = last_layer && begin + rows == n_tokens;
-    if (last_row_only && !cache->follows_attention()) {
+    if (last_row_only && !cache->follows_attention() && !cache->keeps_queries()) {
       prefill.next_chunk_last_row_only(rows);
     } else {
       prefill.next_chunk(rows);
@@ -236,10 +223,13 @@ CacheReport Session::report() const {
 }
 
 std::vector<Setting> Session::settings() const {
-  std::vector<Setting> result = state_->settings.list();
-  result.push_back({"ctx-size", std::to_string(state_->options.n_ctx)});
-  result.push_back({"threads", std::to_string(state_->options.n_threads)});
-  return result;
+  return settings_of(state_->settings, state_->options, state_->calibration);
+}
+
+Result<double> Session::matmul_ms() {
+  const auto start = std::chrono::steady_clock::now();
+  if (Result<void> run = state_->runner->decode_matmuls(); !run) return run.error();
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
 }
 
 void Session::reset() { state_->reset(); }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "model/arch.h"
 #include "model/gguf_file.h"
@@ -26,6 +27,11 @@ class LoadedModel final : public Transformer {
   const Weights& weights() const { return weights_; }
   // Raw rows of the embedding, as in the file.
   const std::byte* embedding_data() const { return file_->data(*file_->find("token_embd.weight")); }
+  // Raw rows of a layer's output projection, as in the file: [n_embd] rows of n_heads * head_dim.
+  const TensorEntry& output_projection(int layer) const {
+    return *file_->find("blk." + std::to_string(layer) + ".attn_output.weight");
+  }
+  const std::byte* data(const TensorEntry& tensor) const { return file_->data(tensor); }
 
  private:
   LoadedModel(std::unique_ptr<GgufFile> file, const Arch* arch, Hparams hparams)

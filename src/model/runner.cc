@@ -30,7 +30,11 @@ class GgmlRunner final : public Runner {
   Result<void> embed(std::span<const std::int32_t> tokens, std::span<float> hidden) override;
   Result<void> layer(int layer, std::span<float> hidden, std::int32_t first_position, bool last_row_only,
                      Attention& attention) override;
+  Result<void> layer_of_sequences(int layer, std::span<float> hidden, std::int32_t position,
+                                  Attention& attention) override;
   Result<void> head(std::span<const float> hidden, std::span<float> logits) override;
+  Result<void> projected_norms(int layer, int kv_head, std::span<const float> values, std::span<float> norms) override;
+  Result<void> decode_matmuls() override;
   Result<void> on_all_threads(const Work& work) override;
   std::size_t workspace_bytes() const override;
 
@@ -50,6 +54,9 @@ class GgmlRunner final : public Runner {
     ggml_tensor* out;
   };
   LayerRun build_layer(int layer, int n_tokens, bool last_row_only);
+  Result<void> run_layer(int layer, std::span<float> hidden, std::span<const std::int32_t> positions,
+                         bool last_row_only, Attention& attention);
+  Result<void> head_of_rows(std::span<const float> hidden, std::span<float> logits);
 
   const LoadedModel& model_;
   std::unique_ptr<CpuBackend> backend_;
@@ -63,6 +70,8 @@ class GgmlRunner final : public Runner {
   ggml_tensor* decode_position_ = nullptr;
   ggml_tensor* decode_logits_ = nullptr;
 
+  Graph matmuls_;  // of the decode graph, the same tensors; made when asked for
+
   Graph head_;
   ggml_gallocr_ptr head_memory_;
   ggml_tensor* head_in_ = nullptr;
@@ -71,6 +80,8 @@ class GgmlRunner final : public Runner {
   Graph team_;  // a single operation that calls team_work_
   ggml_gallocr_ptr team_memory_;
   const Work* team_work_ = nullptr;
+
+  ggml_gallocr_ptr norms_memory_;
 
   ggml_gallocr_ptr layer_memory_;  // of the layer graphs, which are built for each call
   AttentionCall layer_call_;
@@ -208,23 +219,95 @@ Result<void> GgmlRunner::embed(std::span<const std::int32_t> tokens, std::span<f
 
 Result<void> GgmlRunner::layer(int layer, std::span<float> hidden, std::int32_t first_position, bool last_row_only,
                                Attention& attention) {
-  const std::size_t n_tokens = hidden.size() / width();
+  std::vector<std::int32_t> positions(hidden.size() / width());
+  std::iota(positions.begin(), positions.end(), first_position);
+  return run_layer(layer, hidden, positions, last_row_only, attention);
+}
+
+Result<void> GgmlRunner::layer_of_sequences(int layer, std::span<float> hidden, std::int32_t position,
+                                            Attention& attention) {
+  return run_layer(layer, hidden, std::vector<std::int32_t>(hidden.size() / width(), position), false, attention);
+}
+
+Result<void> GgmlRunner::run_layer(int layer, std::span<float> hidden, std::span<const std::int32_t> positions,
+                                   bool last_row_only, Attention& attention) {
+  const std::size_t n_tokens = positions.size();
   QEVICT_CHECK(n_tokens > 0 && hidden.size() == n_tokens * width(), "whole rows");
   QEVICT_CHECK(n_tokens <= static_cast<std::size_t>(max_chunk_), "a chunk is at most max_chunk rows");
   QEVICT_CHECK(layer >= 0 && layer < shape().n_layers, "a layer of the model");
   const LayerRun run = build_layer(layer, static_cast<int>(n_tokens), last_row_only);
   if (auto done = allocate(layer_memory_, run.graph.graph, false); !done) return done;
   std::memcpy(run.in->data, hidden.data(), hidden.size_bytes());
-  auto* positions = static_cast<std::int32_t*>(run.positions->data);
-  std::iota(positions, positions + n_tokens, first_position);
+  std::memcpy(run.positions->data, positions.data(), positions.size_bytes());
   layer_call_.attention = &attention;
   if (auto done = backend_->compute(run.graph.graph); !done) return done;
   const std::span<float> wanted = last_row_only ? hidden.last(width()) : hidden;
   std::memcpy(wanted.data(), run.out->data, wanted.size_bytes());
   if (!layer_call_.finite || !all_finite(wanted))
     return error_of(Error::Kind::internal, "layer {} computed values that are not finite numbers (positions {} to {})",
-                    layer, first_position, first_position + static_cast<std::int32_t>(n_tokens) - 1);
+                    layer, positions.front(), positions.back());
   return {};
+}
+
+Result<void> GgmlRunner::decode_matmuls() {
+  if (!matmuls_.context) {
+    matmuls_ = Graph::with_room_for(kNodesPerLayer * (model_.weights().layers.size() + 1));
+    for (int i = 0; i < ggml_graph_n_nodes(decode_.graph); ++i) {
+      ggml_tensor* node = ggml_graph_node(decode_.graph, i);
+      if (node->op == GGML_OP_MUL_MAT) ggml_graph_add_node(matmuls_.graph, node);
+    }
+  }
+  return backend_->compute(matmuls_.graph);
+}
+
+Result<void> GgmlRunner::projected_norms(int layer, int kv_head, std::span<const float> values,
+                                         std::span<float> norms) {
+  const auto dim = static_cast<std::size_t>(shape().head_dim);
+  QEVICT_CHECK(values.size() == norms.size() * dim, "one norm per value");
+  const TensorEntry& projection = model_.output_projection(layer);
+  const int group = shape().n_heads / shape().n_kv_heads;
+  const auto n_in = static_cast<std::size_t>(shape().n_heads) * dim;
+  std::vector<float> slice(static_cast<std::size_t>(group) * width() * dim);  // [group][n_embd][head_dim]
+  std::vector<float> row(n_in);
+  const ggml_to_float_t to_float = ggml_get_type_traits(projection.type)->to_float;
+  const std::size_t row_bytes = ggml_row_size(projection.type, static_cast<std::int64_t>(n_in));
+  for (std::size_t out = 0; out < width(); ++out) {
+    const std::byte* packed = model_.data(projection) + out * row_bytes;
+    if (projection.type == GGML_TYPE_F32) {
+      std::memcpy(row.data(), packed, row_bytes);
+    } else {
+      to_float(packed, row.data(), static_cast<std::int64_t>(n_in));
+    }
+    for (std::size_t g = 0; g < static_cast<std::size_t>(group); ++g) {
+      const std::size_t head = static_cast<std::size_t>(kv_head * group) + g;
+      std::copy_n(row.data() + head * dim, dim, slice.data() + (g * width() + out) * dim);
+    }
+  }
+  for (std::size_t begin = 0; begin < norms.size(); begin += static_cast<std::size_t>(max_chunk_)) {
+    const std::size_t n = std::min(norms.size() - begin, static_cast<std::size_t>(max_chunk_));
+    Graph graph = Graph::with_room_for(8 * static_cast<std::size_t>(group));
+    ggml_context* context = graph.context.get();
+    const auto rows = static_cast<std::int64_t>(n);
+    ggml_tensor* in = new_input(context, GGML_TYPE_F32, shape().head_dim, rows, "values");
+    std::vector<ggml_tensor*> parts;
+    ggml_tensor* sum = nullptr;
+    for (int g = 0; g < group; ++g) {
+      parts.push_back(new_input(context, GGML_TYPE_F32, shape().head_dim, shape().n_embd, "projection"));
+      ggml_tensor* norm = ggml_sum_rows(context, ggml_abs(context, ggml_mul_mat(context, parts.back(), in)));
+      sum = sum == nullptr ? norm : ggml_add(context, sum, norm);
+    }
+    ggml_set_output(sum);
+    ggml_build_forward_expand(graph.graph, sum);
+    if (auto done = allocate(norms_memory_, graph.graph, false); !done) return done;
+    std::memcpy(in->data, values.data() + begin * dim, n * dim * sizeof(float));
+    for (std::size_t g = 0; g < parts.size(); ++g)
+      std::memcpy(parts[g]->data, slice.data() + g * width() * dim, width() * dim * sizeof(float));
+    if (auto done = backend_->compute(graph.graph); !done) return done;
+    const auto* sums = static_cast<const float*>(sum->data);
+    for (std::size_t i = 0; i < n; ++i) norms[begin + i] = sums[i] / static_cast<float>(group);
+  }
+  if (all_finite(norms)) return {};
+  return error_of(Error::Kind::internal, "layer {}: the projection of a value is not finite", layer);
 }
 
 Result<void> GgmlRunner::on_all_threads(const Work& work) {
@@ -233,8 +316,9 @@ Result<void> GgmlRunner::on_all_threads(const Work& work) {
 }
 
 Result<void> GgmlRunner::head(std::span<const float> hidden, std::span<float> logits) {
-  QEVICT_CHECK(hidden.size() == width(), "one row");
-  QEVICT_CHECK(logits.size() == static_cast<std::size_t>(shape().n_vocab), "one logit per token of the vocabulary");
+  QEVICT_CHECK(logits.size() / static_cast<std::size_t>(shape().n_vocab) * width() == hidden.size(),
+               "one logit per row and token of the vocabulary");
+  if (hidden.size() > width()) return head_of_rows(hidden, logits);
   std::memcpy(head_in_->data, hidden.data(), hidden.size_bytes());
   if (auto done = backend_->compute(head_.graph); !done) return done;
   std::memcpy(logits.data(), head_out_->data, logits.size_bytes());
@@ -242,9 +326,25 @@ Result<void> GgmlRunner::head(std::span<const float> hidden, std::span<float> lo
   return {};
 }
 
+Result<void> GgmlRunner::head_of_rows(std::span<const float> hidden, std::span<float> logits) {
+  const std::size_t n_rows = hidden.size() / width();
+  QEVICT_CHECK(n_rows <= static_cast<std::size_t>(max_chunk_), "at most max_chunk rows");
+  Graph graph = Graph::with_room_for(kNodesPerLayer);
+  ggml_tensor* in =
+      new_input(graph.context.get(), GGML_TYPE_F32, shape().n_embd, static_cast<std::int64_t>(n_rows), "hidden");
+  ggml_tensor* out = output_head(graph.context.get(), in);
+  ggml_build_forward_expand(graph.graph, out);
+  if (auto done = allocate(layer_memory_, graph.graph, false); !done) return done;
+  std::memcpy(in->data, hidden.data(), hidden.size_bytes());
+  if (auto done = backend_->compute(graph.graph); !done) return done;
+  std::memcpy(logits.data(), out->data, logits.size_bytes());
+  if (!all_finite(logits)) return error_of(Error::Kind::internal, "logits are not finite numbers");
+  return {};
+}
+
 std::size_t GgmlRunner::workspace_bytes() const {
   std::size_t bytes = decode_.bytes + head_.bytes + team_.bytes + ggml_tensor_overhead() * kNodesPerLayer;
-  for (const ggml_gallocr_ptr* memory : {&decode_memory_, &head_memory_, &team_memory_, &layer_memory_})
+  for (const ggml_gallocr_ptr* memory : {&decode_memory_, &head_memory_, &team_memory_, &norms_memory_, &layer_memory_})
     if (*memory) bytes += ggml_gallocr_get_buffer_size(memory->get(), 0);
   return bytes;
 }

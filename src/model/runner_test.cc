@@ -1,8 +1,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 
+#include "model/gguf_file.h"
 #include "model/transformer.h"
 #include "support/naive_attention.h"
 #include "support/scratch.h"
@@ -70,6 +72,39 @@ TEST_F(RunnerTest, ChunksOfAnySizeGiveTheSameRows) {
   EXPECT_EQ(results[0], results[3]);
   for (const std::vector<float>& result : results)
     for (std::size_t i = 0; i < result.size(); ++i) ASSERT_NEAR(result[i], results[0][i], 1e-4f);
+}
+
+// Against the file's own rows of the projection, one product after the other (baselines.md T-NORM is its definition).
+TEST_F(RunnerTest, ProjectedNormsAreTheMeanOverTheGroup) {
+  const ModelShape& shape = model_->shape();
+  const auto file = GgufFile::open(scratch_path("runner.gguf"));
+  ASSERT_TRUE(file);
+  const TensorEntry* entry = (*file)->find("blk.1.attn_output.weight");
+  ASSERT_NE(entry, nullptr);
+  ASSERT_EQ(entry->type, GGML_TYPE_F32);
+  const auto* projection = reinterpret_cast<const float*>((*file)->data(*entry));
+  const auto dim = static_cast<std::size_t>(shape.head_dim), n_in = static_cast<std::size_t>(shape.n_heads) * dim;
+  const int group = shape.n_heads / shape.n_kv_heads;
+  std::vector<float> values(37 * dim);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = std::sin(static_cast<float>(i));
+  for (int kv_head = 0; kv_head < shape.n_kv_heads; ++kv_head) {
+    std::vector<float> norms(37);
+    ASSERT_TRUE(runner(2)->projected_norms(1, kv_head, values, norms));
+    for (std::size_t i = 0; i < norms.size(); ++i) {
+      double want = 0;
+      for (int g = 0; g < group; ++g) {
+        for (std::size_t out = 0; out < static_cast<std::size_t>(shape.n_embd); ++out) {
+          double sum = 0;
+          for (std::size_t d = 0; d < dim; ++d) {
+            const std::size_t in = static_cast<std::size_t>(kv_head * group + g) * dim + d;
+            sum += static_cast<double>(values[i * dim + d]) * static_cast<double>(projection[out * n_in + in]);
+          }
+          want += std::abs(sum) / group;
+        }
+      }
+      ASSERT_NEAR(norms[i], want, 1e-4 * want) << i;
+    }
+  }
 }
 
 TEST_F(RunnerTest, RefusesTokensOutsideTheVocabularyAndImpossibleThreads) {

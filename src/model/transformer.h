@@ -84,8 +84,17 @@ class Runner {
   // last_row_only: only the last row of the result is wanted (the rest of `hidden` is then left unspecified).
   virtual Result<void> layer(int layer, std::span<float> hidden, std::int32_t first_position, bool last_row_only,
                              Attention& attention) = 0;
-  // Final norm and output head of one row: [n_embd] -> [n_vocab].
+  // As layer(), for rows of different sequences that are all at one position. The attention's prefill_* calls are made.
+  virtual Result<void> layer_of_sequences(int layer, std::span<float> hidden, std::int32_t position,
+                                          Attention& attention) = 0;
+  // Final norm and output head: [rows][n_embd] -> [rows][n_vocab], at most max_chunk rows.
   virtual Result<void> head(std::span<const float> hidden, std::span<float> logits) = 0;
+  // ||V W_O||_1 of values of one KV head, mean over its query heads, W_O the part of the layer's output projection that
+  // multiplies the query head. values: [n][head_dim] -> norms: [n].
+  virtual Result<void> projected_norms(int layer, int kv_head, std::span<const float> values,
+                                       std::span<float> norms) = 0;
+  // The matrix products of a decode step and nothing else, on whatever its buffers hold: to be timed.
+  virtual Result<void> decode_matmuls() = 0;
   // Calls work on every one of the threads at once, and returns when all have. It must not throw.
   using Work = std::function<void(int thread, int n_threads)>;
   virtual Result<void> on_all_threads(const Work& work) = 0;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "engine/cache_settings.h"
 #include "qevict/qevict.h"
 #include "support/scratch.h"
 #include "support/tiny_model.h"
@@ -19,6 +20,12 @@ namespace qevict {
 inline constexpr int kTinyContext = 1024;
 inline constexpr std::size_t kTinyHeads = 3 * 2;
 inline constexpr std::size_t kTinyTokenBytes = 4 * 64;  // f16 key and value of one head
+// Of the queries that a method's ranking looks back on.
+inline std::size_t tiny_query_bytes(std::string_view method) {
+  const Result<CacheSettings> settings = CacheSettings::from({.method = std::string(method)}, kTinyContext);
+  return kTinyHeads *
+         settings->rule.query_bytes({.n_layers = 3, .n_kv_heads = 2, .key_dim = 64, .value_dim = 64, .group = 3});
+}
 
 inline const Model& tiny_model() {
   static const Model model = [] {
@@ -45,7 +52,7 @@ inline Session open_session(const SessionOptions& options) {
 }
 inline SessionOptions options_of(std::string_view method, Budget budget = {}, std::optional<BudgetBase> base = {}) {
   SessionOptions options{.cache = {.method = std::string(method), .budget = {}}, .n_threads = 1};
-  if (find_method(method)->compresses) {
+  if (find_method(method)->takes_budget()) {
     options.cache.budget = budget;
     options.cache.budget_base = base;
   }

@@ -124,7 +124,7 @@ TEST_P(Turns, CallersErrorsLeaveTheSessionAsItWas) {
 
 // A budget that holds just what was promised refuses more, and goes on when more is promised.
 TEST_P(Turns, MoreThanWasPromisedIsRefusedWhereItDoesNotFit) {
-  if (!find_method(GetParam())->compresses) return;
+  if (!find_method(GetParam())->takes_budget()) return;
   Session session = open_session(options_of(GetParam(), share(1)));
   ASSERT_TRUE(session.prefill(random_prompt(30), 5));
   for (int step = 0; step < 5; ++step) ASSERT_TRUE(session.decode(7));
