@@ -25,9 +25,9 @@ from quality_chart import LogChart
 
 AXES = {
     "codec": ["int2", "int4", "k2v2", "k3v2", "k3v3", "k4v2", "k4v4"],
-    "ranking": ["cumulative", "decayed", "observed", "blended", "expected", "pnorm", "key-norm", "recency", "random"],
+    "ranking": ["cumulative", "decayed", "observed", "blended", "expected", "pnorm", "snapkv", "key-norm", "recency", "random"],
     "decay": ["0.97", "0.995", "1"],
-    "value-weight": [""],
+    "weight": ["value-norm", "projected-norm"],
     "allocator": ["head-adaptive", "head-adaptive:floor=0.5", "layer-adaptive", "layer-adaptive:floor=0.5"],
     "quant-share": ["50%", "70%", "90%", "100%"],
     "quant-loss": ["0.1", "0.4"],
@@ -52,7 +52,7 @@ def arguments():
     parser.add_argument("--chunks", type=int, default=4)
     parser.add_argument("-t", "--threads", type=int, default=2)
     parser.add_argument("--facts", type=int, default=0, metavar="SAMPLES", help="also eval facts, on so many documents")
-    parser.add_argument("--group", type=int, default=8, help="variants of one process")
+    parser.add_argument("--group", type=int, default=24, help="variants of one process")
     parser.add_argument("--runs", default="ablation.jsonl")
     parser.add_argument("--out", default=str(ROOT / "docs" / "ablation"), help="without .md and .svg")
     parser.add_argument("--report", action="store_true", help="run nothing")
@@ -206,14 +206,14 @@ def report(options, runs, variants):
         out += [f"Facts: digits right when the answers are fed, {options.facts} documents of {options.prefill} tokens with 16 facts"
                 + (f"; the full cache: {full['result']['digits_teacher_forced']:.3f}." if full else "."), ""]
     for budget in options.budgets.split(","):
-        out += [f"## {budget}", "", "| settings | KV ratio peak | mean | mean KL | 99 % | same top | ln(PPL/full) | ms/token |"
+        out += [f"## {budget}", "", "| settings | KV ratio peak | mean | mean KL | 99 % | same top | ln(PPL/full) | cache ms/token |"
                 + (" digits |" if facts else ""), "|---" * (8 + bool(facts)) + "|"]
         of_budget = [pair for pair in measured if pair[0].endswith(f":budget={budget}")]
         for variant, result in sorted(of_budget, key=lambda pair: pair[1]["kld_mean"]):
             line = (f"| {settings_of(variant)} | {result['kv_ratio_peak']:.4f} | {result['kv_ratio_mean']:.4f} | "
                     f"{result['kld_mean']:.5f} ± {result['kld_mean_uncertainty']:.5f} | {result['kld_p99']:.3f} | "
                     f"{result['same_top']:.3f} | {result['ln_ppl_ratio']:+.4f} ± {result['ln_ppl_ratio_uncertainty']:.4f} | "
-                    f"{result['seconds_per_token'] * 1e3:.1f} |")
+                    f"{result['cache_ms_per_token']:.1f} |")
             if facts:
                 line += f" {facts[variant]['digits_teacher_forced']:.3f} |" if variant in facts else " |"
             out.append(line)

@@ -73,7 +73,10 @@ std::vector<RivalSpec> parse_vs(const std::string& text) {
 // One budget for all methods of a run: those that keep everything take none.
 Options for_method(Options options, const Method& method) {
   options.cache.method = method.name;
-  if (!method.compresses) options.cache.budget = {};
+  if (!method.takes_budget()) {
+    options.cache.budget = {};
+    options.cache.budget_base.reset();
+  }
   return options;
 }
 

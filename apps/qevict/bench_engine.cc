@@ -12,6 +12,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr int kMatmulRuns = 9;
+
 double ms_since(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
@@ -71,9 +73,17 @@ class QevictEngine final : public BenchEngine {
       }
     }
     const CacheReport after = session_.report();
+    std::vector<double> matmuls;
+    for (int i = 0; i < kMatmulRuns; ++i) {
+      const Result<double> run = session_.matmul_ms();
+      if (!run) return run.error();
+      matmuls.push_back(*run);
+    }
+    std::ranges::nth_element(matmuls, matmuls.begin() + kMatmulRuns / 2);
     times.parts = StepParts{.attention_ms = after.attention_ms - before.attention_ms,
                             .routing_ms = after.routing_ms - before.routing_ms,
-                            .migration_ms = after.migration_ms - before.migration_ms};
+                            .migration_ms = after.migration_ms - before.migration_ms,
+                            .matmul_ms = matmuls[kMatmulRuns / 2] * static_cast<double>(steps.size())};
     return times;
   }
 

@@ -33,6 +33,7 @@ struct StepParts {
   double attention_ms = 0;
   double routing_ms = 0;    // ranking and planning
   double migration_ms = 0;  // moving and quantizing windows
+  double matmul_ms = 0;     // as long as the steps' matrix products take by themselves
 };
 
 struct DecodeTimes {

@@ -71,6 +71,7 @@ constexpr Column kColumns[] = {
     {"attention", [](const Json& row) { return percent_cell(row, "share", "attention"); }},
     {"routing", [](const Json& row) { return percent_cell(row, "share", "routing"); }},
     {"migration", [](const Json& row) { return percent_cell(row, "share", "migration"); }},
+    {"matmul", [](const Json& row) { return percent_cell(row, "share", "matmul"); }},
     {"rest", [](const Json& row) { return percent_cell(row, "share", "rest"); }},
     {"KV bytes", [](const Json& row) { return bytes_cell(row, "kv_bytes_peak"); }},
     {"of f16",

@@ -75,7 +75,9 @@ void Samples::add_decode(const DecodeTimes& times) {
   share_attention.push_back(times.parts->attention_ms / total);
   share_routing.push_back(times.parts->routing_ms / total);
   share_migration.push_back(times.parts->migration_ms / total);
-  share_rest.push_back(1 - share_attention.back() - share_routing.back() - share_migration.back());
+  share_matmul.push_back(times.parts->matmul_ms / total);
+  share_rest.push_back(1 - share_attention.back() - share_routing.back() - share_migration.back() -
+                       share_matmul.back());
 }
 
 void Samples::add_fields(Json& row) const {
@@ -96,6 +98,7 @@ void Samples::add_fields(Json& row) const {
                                     : Json{{"attention", median(share_attention)},
                                            {"routing", median(share_routing)},
                                            {"migration", median(share_migration)},
+                                           {"matmul", median(share_matmul)},
                                            {"rest", median(share_rest)}};
 }
 

@@ -12,7 +12,7 @@ namespace qevict::app {
 struct Samples {
   // One value a repetition.
   std::vector<double> ttft_ms, prefill_tps, fill_ms, decode_tps, tpot_ms, itl_first_ms;
-  std::vector<double> share_attention, share_routing, share_migration, share_rest;  // of the steps' time
+  std::vector<double> share_attention, share_routing, share_migration, share_matmul, share_rest;  // of the steps' time
   // One value a step, of all repetitions.
   std::vector<double> itl_ms, itl_routing_ms, itl_other_ms;
 

@@ -71,8 +71,8 @@ TEST(BenchSamples, AnUnknownFigureOfTheRivalHasNoRatio) {
 
 TEST(BenchSamples, StepsAreSplitByRouting) {
   Samples samples;
-  samples.add_decode({.step_ms = {1, 1, 6}, .routed = {false, false, true}, .parts = StepParts{2, 1, 1}});
-  samples.add_decode({.step_ms = {3, 3, 2}, .routed = {false, false, true}, .parts = StepParts{4, 0, 0}});
+  samples.add_decode({.step_ms = {1, 1, 6}, .routed = {false, false, true}, .parts = StepParts{2, 1, 1, 4}});
+  samples.add_decode({.step_ms = {3, 3, 2}, .routed = {false, false, true}, .parts = StepParts{4, 0, 0, 2}});
   Json row;
   samples.add_fields(row);
   EXPECT_DOUBLE_EQ(row["itl_routing_ms"].get<double>(), 4);
@@ -81,7 +81,8 @@ TEST(BenchSamples, StepsAreSplitByRouting) {
   EXPECT_DOUBLE_EQ(row["decode_tps"]["median"].get<double>(), 3 * 1e3 / 8);
   EXPECT_DOUBLE_EQ(row["share"]["attention"].get<double>(), 0.375);
   EXPECT_DOUBLE_EQ(row["share"]["routing"].get<double>(), 0.0625);
-  EXPECT_DOUBLE_EQ(row["share"]["rest"].get<double>(), 0.5);
+  EXPECT_DOUBLE_EQ(row["share"]["matmul"].get<double>(), 0.375);
+  EXPECT_DOUBLE_EQ(row["share"]["rest"].get<double>(), 0.125);
   EXPECT_DOUBLE_EQ(row["itl_ms"]["max"].get<double>(), 6);
   EXPECT_FALSE(row.contains("ttft_ms"));
 }

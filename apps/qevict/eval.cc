@@ -21,7 +21,7 @@ struct EvalTask {
 };
 
 int run_codec(Options& options, const EvalOptions& eval) {
-  return eval_codec(options, {.text = eval.text, .n_tokens = options.ctx_size});
+  return eval_codec(options, {.text = eval.text, .calibration = eval.calibration, .n_tokens = options.ctx_size});
 }
 
 constexpr EvalTask kTasks[] = {
@@ -30,14 +30,17 @@ constexpr EvalTask kTasks[] = {
     {"facts", "numbers hidden in a text, asked for after it was compressed",
      " --text --ctx-size --facts --samples --questions --seed ", run_facts},
     {"generation", "a greedy text beside the full cache's", " --text --prefill --n-predict ", run_generation},
-    {"codec", "error of scores and outputs of each codec, on synthetic data and on --text", " --text --ctx-size ",
-     run_codec},
+    {"codec", "error of scores and outputs of each codec, on synthetic data and on --text",
+     " --text --ctx-size --calibration ", run_codec},
+    {"calibrate", "writes --out, key ranges and levels of codecs nuq2, nuq3 and nuq4, from --text",
+     " --text --ctx-size --chunks --out ", run_calibrate},
     {"f32-copy", "writes --out, the model with f32 weights, which divergence is measured on", " --out ", run_f32_copy},
 };
 
 // Those that belong to some tasks only.
-constexpr std::string_view kOwnOptions[] = {"--text",    "--ctx-size",  "--prefill", "--chunks",    "--facts",
-                                            "--samples", "--questions", "--seed",    "--n-predict", "--out"};
+constexpr std::string_view kOwnOptions[] = {"--text",      "--ctx-size", "--prefill",    "--chunks",
+                                            "--facts",     "--samples",  "--questions",  "--seed",
+                                            "--n-predict", "--out",      "--calibration"};
 
 std::vector<std::string> task_names() {
   std::vector<std::string> names;
@@ -81,11 +84,11 @@ Command add_eval(CLI::App& command, Options& options) {
   command.get_option("--ctx-size")
       ->description(
           "perplexity: tokens of a chunk (default 2304); facts: of a document (default 2048); codec: of a sample "
-          "(default 1029)");
+          "(default 1029); calibrate: of a sample (default 2048)");
   add_int(command, "--prefill", 1, 1 << 26,
           "tokens read before decoding starts (perplexity: default 8/9 of a chunk; generation: default 512)",
           [eval](int value) { eval->prefill_tokens = value; });
-  add_int(command, "--chunks", 1, 1 << 20, "perplexity: most chunks (default 8)",
+  add_int(command, "--chunks", 1, 1 << 20, "perplexity: most chunks (default 8); calibrate: most samples (default 16)",
           [eval](int value) { eval->chunks = value; });
   add_int(command, "--facts", 1, 1000, "facts: facts in a document (default 16)",
           [eval](int value) { eval->facts = value; });
@@ -98,8 +101,11 @@ Command add_eval(CLI::App& command, Options& options) {
           [eval](int value) { eval->seed = value; });
   add_int(command, "-n,--n-predict", 1, 1 << 26, "generation: new tokens (default 1500)",
           [&options](int value) { options.n_predict = value; });
-  add_text(command, "--out", "FILE", "f32-copy: the file to write",
+  add_text(command, "--out", "FILE",
+           "f32-copy: the file to write; calibrate: likewise (default: the model's name with .nuq)",
            [eval](const std::string& text) { eval->out = text; });
+  add_text(command, "--calibration", "FILE", "codec: what eval calibrate wrote, for nuq2, nuq3 and nuq4",
+           [eval](const std::string& text) { eval->calibration = text; });
   add_json_option(command, options);
   return [&command, &options, eval] { return run(command, options, *eval); };
 }

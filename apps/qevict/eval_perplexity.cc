@@ -32,7 +32,7 @@ Json result_json(const std::string& label, const PerplexityResult& result) {
                {"ppl", estimate_json(d.tested_ppl)},
                {"delta_p_mean", d.delta_p.value},
                {"delta_p_rms", d.rms_delta_p.value},
-               {"seconds_per_token", result.seconds_per_token}};
+               {"cache_ms_per_token", result.cache_ms_per_token}};
   add_kv_use(json, result.kv);
   Json bins = Json::array();
   for (const DecodeBin& bin : result.bins) {

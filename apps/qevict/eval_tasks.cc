@@ -34,8 +34,9 @@ Result<CacheConfig> parse_cache(const Options& options, const std::string& item)
   const Result<const Method*> method = require_method(name);
   if (!method) return method.error();
   Options own = options;
-  if (!(*method)->compresses) {
-    own.cache = {};
+  if (!(*method)->compresses) own.cache = {};
+  if (!(*method)->takes_budget()) {
+    own.cache.budget = {};
     own.budget_text.clear();
   }
   own.cache.method = name;
@@ -60,7 +61,7 @@ Result<CacheConfig> parse_cache(const Options& options, const std::string& item)
   if (const Result<void> checked = check_cache_options(own, **method); !checked) {
     return parts.size() > 1 ? invalid("--kv-method {}: {}", item, checked.error().message) : checked.error();
   }
-  if ((*method)->compresses && !own.cache.budget.ratio && !own.cache.budget.bytes) {
+  if ((*method)->takes_budget() && !own.cache.budget.ratio && !own.cache.budget.bytes) {
     own.cache.budget.ratio = kDefaultBudgetRatio;
   }
   return own.cache;

@@ -25,13 +25,15 @@ struct EvalOptions {
   std::optional<int> samples;
   std::optional<int> questions_per_reading;
   int seed = 1;
-  std::string out;  // file
+  std::string out;          // file
+  std::string calibration;  // file
 };
 
 int run_perplexity(Options& options, const EvalOptions& eval);
 int run_facts(Options& options, const EvalOptions& eval);
 int run_generation(Options& options, const EvalOptions& eval);
 int run_f32_copy(Options& options, const EvalOptions& eval);
+int run_calibrate(Options& options, const EvalOptions& eval);
 
 // What a task works on.
 struct EvalInput {

@@ -48,7 +48,8 @@ BudgetBase parse_base(const std::string& text) {
   if (text == "request") return BudgetBase::request;
   if (text == "current") return BudgetBase::current;
   if (text == "context") return BudgetBase::context;
-  refuse("--budget-base", fmt::format("'{}' is none of request, current, context", text));
+  if (text == "prompt") return BudgetBase::prompt;
+  refuse("--budget-base", fmt::format("'{}' is none of request, current, context, prompt", text));
 }
 
 template <class Names>
@@ -176,7 +177,8 @@ void add_cache_options(CLI::App& command, Options& options) {
              options.budget_text = text;
            });
   add_text(command, "--budget-base", "BASE",
-           "what a percentage refers to: request (prompt + -n), current (the tokens so far) or context (-c)",
+           "what a percentage refers to: request (prompt + -n), current (the tokens so far), context (-c), or prompt "
+           "(new tokens stay whole on top of it)",
            [&](const std::string& text) { cache.budget_base = parse_base(text); });
   add_int(command, "--kv-window", 1, 256, "tokens that are kept, quantized or evicted together",
           [&](int value) { cache.window_tokens = value; });
@@ -206,10 +208,8 @@ void add_cache_options(CLI::App& command, Options& options) {
            [&](const std::string& text) { cache.codec = text; });
   add_name(command, "--kv-allocator", "who shares bytes with whom", allocator_names(),
            [&](const std::string& text) { cache.allocator = text; });
-  command
-      .add_flag_callback(
-          "--kv-value-weight", [&] { cache.value_weight = true; }, "scores times the L2 norms of the values")
-      ->envname(variable_name("--kv-value-weight"));
+  add_name(command, "--kv-weight", "factor of scores that values decide", weight_names(),
+           [&](const std::string& text) { cache.weight = text; });
   add_number(
       command, "--kv-floor", "from 0 to 1", [](double x) { return x >= 0 && x <= 1; },
       "share of an equal part that every head keeps", [&](double value) { cache.floor = value; });
@@ -244,7 +244,7 @@ bool typed(const CLI::App& command, const std::string& long_flag) {
 
 Result<void> settle(const CLI::App& command, Options& options) {
   const Method* method = find_method(options.cache.method);
-  if (method != nullptr && !method->compresses && typed(command, "--kv-method") && !typed(command, "--kv-budget")) {
+  if (method != nullptr && !method->takes_budget() && typed(command, "--kv-method") && !typed(command, "--kv-budget")) {
     options.cache.budget = {};
   }
   if (!options.prompt || !options.file) return {};
@@ -279,7 +279,7 @@ Result<void> check_cache_options(const Options& options, const Method& method) {
                                                            {cache.decay.has_value(), "--kv-decay"},
                                                            {cache.codec.has_value(), "--kv-codec"},
                                                            {cache.allocator.has_value(), "--kv-allocator"},
-                                                           {cache.value_weight.has_value(), "--kv-value-weight"},
+                                                           {cache.weight.has_value(), "--kv-weight"},
                                                            {cache.floor.has_value(), "--kv-floor"},
                                                            {cache.quantization_loss.has_value(), "--kv-quant-loss"},
                                                            {cache.coverage.has_value(), "--kv-coverage"},
@@ -288,6 +288,11 @@ Result<void> check_cache_options(const Options& options, const Method& method) {
       if (given)
         return invalid("{} contradicts --kv-method {}, which keeps every token at full precision", flag, method.name);
     }
+  }
+  if (method.quantizes_everything && (cache.budget.bytes || cache.budget.ratio || cache.budget_base)) {
+    return invalid("{} contradicts --kv-method {}, which keeps every token in codes and takes no budget",
+                   cache.budget_base ? "--budget-base" : fmt::format("--kv-budget {}", options.budget_text),
+                   method.name);
   }
   if (method.codec.empty() && cache.codec.has_value()) {
     return invalid("--kv-codec contradicts --kv-method {}, which has no quantized tier", method.name);
@@ -301,8 +306,10 @@ Result<void> check_cache_options(const Options& options, const Method& method) {
   if (cache.budget.bytes && cache.budget_base) {
     return invalid("--budget-base is for percentages and contradicts --kv-budget {}", options.budget_text);
   }
-  if (cache.budget_base == BudgetBase::request && options.n_predict == -1) {
-    return invalid("--budget-base request needs a number of new tokens, but -n is -1");
+  if ((cache.budget_base == BudgetBase::request || cache.budget_base == BudgetBase::prompt) &&
+      options.n_predict == -1) {
+    return invalid("--budget-base {} needs a number of new tokens, but -n is -1",
+                   cache.budget_base == BudgetBase::prompt ? "prompt" : "request");
   }
   return {};
 }

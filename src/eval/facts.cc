@@ -5,9 +5,11 @@
 #include <cmath>
 #include <numeric>
 #include <set>
+#include <utility>
 
 #include "base/check.h"
 #include "base/rng.h"
+#include "qevict/lock_step.h"
 
 namespace qevict {
 namespace {
@@ -62,38 +64,44 @@ Result<FactQuestion> make_question(const Fact& fact, const FactsVocabulary& voca
   return question;
 }
 
+constexpr double kReadingShare = 0.5;  // of the time of a reading with its questions
+
 struct Answers {
   std::vector<double> digits, leading, whole, nll;
   std::vector<std::vector<double>> parts = std::vector<std::vector<double>>(4);
 };
 
 struct Run {
-  Session session;
   Answers answers;
   FactsResult result;
 };
 
-// Asks one question; `last` leaves out the token nobody's logits depend on.
-Result<void> ask(Run& run, const FactQuestion& question, std::size_t part, bool last) {
+// Asks all caches one question; `last` leaves out the token nobody's logits depend on.
+Result<void> ask(LockStep& all, std::span<Run> runs, const FactQuestion& question, std::size_t part, bool last) {
   for (const Token token : question.cue) {
-    if (Result<void> fed = run.session.decode(token); !fed) return fed;
+    if (Result<void> fed = all.decode(token); !fed) return fed;
   }
-  std::vector<Token> chosen;
-  double nll = 0;
+  std::vector<std::vector<Token>> chosen(runs.size());
+  std::vector<double> nll(runs.size());
   for (std::size_t i = 0; i < question.answer.size(); ++i) {
-    const std::span<const float> logits = run.session.logits();
-    chosen.push_back(static_cast<Token>(std::max_element(logits.begin(), logits.end()) - logits.begin()));
-    nll += nll_of(logits, question.answer[i]);
+    for (std::size_t r = 0; r < runs.size(); ++r) {
+      const std::span<const float> logits = all.logits(r);
+      chosen[r].push_back(static_cast<Token>(std::max_element(logits.begin(), logits.end()) - logits.begin()));
+      nll[r] += nll_of(logits, question.answer[i]);
+    }
     if (last && i + 1 == question.answer.size()) break;
-    if (Result<void> fed = run.session.decode(question.answer[i]); !fed) return fed;
+    if (Result<void> fed = all.decode(question.answer[i]); !fed) return fed;
   }
-  const FactScore score = score_answer(question.answer, chosen);
-  run.answers.digits.push_back(score.digits);
-  run.answers.leading.push_back(score.leading);
-  run.answers.whole.push_back(score.whole ? 1.0 : 0.0);
-  run.answers.nll.push_back(nll / static_cast<double>(question.answer.size()));
-  run.answers.parts[part].push_back(score.digits);
-  run.result.n_digit_tokens += static_cast<std::int64_t>(question.answer.size());
+  for (std::size_t r = 0; r < runs.size(); ++r) {
+    const FactScore score = score_answer(question.answer, chosen[r]);
+    Answers& answers = runs[r].answers;
+    answers.digits.push_back(score.digits);
+    answers.leading.push_back(score.leading);
+    answers.whole.push_back(score.whole ? 1.0 : 0.0);
+    answers.nll.push_back(nll[r] / static_cast<double>(question.answer.size()));
+    answers.parts[part].push_back(score.digits);
+    runs[r].result.n_digit_tokens += static_cast<std::int64_t>(question.answer.size());
+  }
   return {};
 }
 
@@ -229,19 +237,17 @@ Result<std::vector<FactsResult>> eval_facts(const Model& model, std::span<const 
 
   std::vector<CacheConfig> caches = {{.method = "full"}};
   caches.insert(caches.end(), options.caches.begin(), options.caches.end());
-  std::vector<Run> runs;
-  for (const CacheConfig& cache : caches) {
-    Result<Session> session = Session::create(model, {.cache = cache,
-                                                      .n_threads = options.n_threads,
-                                                      .n_ctx = options.prompt_tokens + static_cast<int>(most_asked)});
-    if (!session) return session.error();
-    runs.push_back({.session = std::move(*session), .result = {.method = cache.method}});
-    runs.back().result.settings = runs.back().session.settings();
-  }
+  Result<LockStep> all = LockStep::create(model, {.caches = caches,
+                                                  .n_threads = options.n_threads,
+                                                  .n_ctx = options.prompt_tokens + static_cast<int>(most_asked)});
+  if (!all) return all.error();
+  std::vector<Run> runs(caches.size());
+  for (std::size_t r = 0; r < runs.size(); ++r)
+    runs[r].result = {.method = caches[r].method, .settings = all->settings(r)};
 
   const std::size_t n_facts = documents.front().questions.size();
   const std::size_t readings = (n_facts + group - 1) / group;
-  EvalWork work(static_cast<double>(documents.size() * readings * runs.size()), progress);
+  EvalWork work(static_cast<double>(documents.size() * readings), progress);
   for (const FactsDocument& document : documents) {
     for (std::size_t reading = 0; reading < readings; ++reading) {
       // Of one reading, questions about different parts of the prompt.
@@ -249,18 +255,20 @@ Result<std::vector<FactsResult>> eval_facts(const Model& model, std::span<const 
       for (std::size_t fact = reading; fact < n_facts; fact += readings) asked.push_back(fact);
       std::size_t n_new = 0;
       for (const std::size_t fact : asked) n_new += n_tokens(document.questions[fact]);
-      for (Run& run : runs) {
-        run.session.reset();
-        if (Result<void> fed = run.session.prefill(document.prompt, static_cast<int>(n_new) - 1); !fed) {
-          return fed.error();
-        }
-        for (const std::size_t fact : asked) {
-          Result<void> answered = ask(run, document.questions[fact], 4 * fact / n_facts, fact == asked.back());
-          if (!answered) return answered.error();
-        }
-        run.result.kv.add(run.session.report());
-        if (!work.done(1)) return eval_stopped();
+      all->reset();
+      double read = 0;
+      const Result<void> fed =
+          all->prefill(document.prompt, static_cast<int>(n_new) - 1, [&](std::int64_t done, std::int64_t total) {
+            const double now = kReadingShare * static_cast<double>(done) / static_cast<double>(total);
+            return work.done(now - std::exchange(read, now));
+          });
+      if (!fed) return fed.error();
+      for (const std::size_t fact : asked) {
+        Result<void> answered = ask(*all, runs, document.questions[fact], 4 * fact / n_facts, fact == asked.back());
+        if (!answered) return answered.error();
+        if (!work.done((1 - kReadingShare) / static_cast<double>(asked.size()))) return eval_stopped();
       }
+      for (std::size_t r = 0; r < runs.size(); ++r) runs[r].result.kv.add(all->report(r));
     }
   }
   std::vector<FactsResult> results;

@@ -6,9 +6,9 @@
 // choice is noted before each. Up to its first mistake a greedy answer has seen the same tokens, so the same pass tells
 // exactly how many digits a greedy answer gets right from its start, and whether it gets all.
 //
-// A Session cannot be copied or taken back. So that a question begins in the cache as compressed, the document is read
+// A cache cannot be copied or taken back. So that a question begins in the cache as compressed, the document is read
 // anew (a prefill is deterministic) for every `questions_per_reading` questions; those of one reading follow one
-// another in one session, with routing live and the true answers in between.
+// another in one sequence, with routing live and the true answers in between.
 #pragma once
 
 #include <cstdint>

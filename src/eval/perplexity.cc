@@ -1,9 +1,10 @@
 #include "eval/perplexity.h"
 
 #include <algorithm>
-#include <chrono>
+#include <utility>
 
 #include "base/check.h"
+#include "qevict/lock_step.h"
 
 namespace qevict {
 namespace {
@@ -11,10 +12,9 @@ namespace {
 constexpr std::pair<int, int> kBins[] = {{1, 16}, {17, 64}, {65, 256}, {257, 1 << 30}};
 
 struct Run {
-  Session session;
   std::vector<TokenDivergence> tokens;
   std::vector<int> steps;  // of each scored token, from 1
-  double decode_seconds = 0;
+  double cache_ms = 0;
   PerplexityResult result;
 };
 
@@ -34,7 +34,7 @@ void finish(Run& run) {
     bin.same_top /= static_cast<double>(bin.n_tokens);
     result.bins.push_back(bin);
   }
-  result.seconds_per_token = run.decode_seconds / static_cast<double>(std::max<std::size_t>(1, run.tokens.size()));
+  result.cache_ms_per_token = run.cache_ms / static_cast<double>(std::max<std::size_t>(1, run.tokens.size()));
 }
 
 }  // namespace
@@ -51,46 +51,43 @@ Result<std::vector<PerplexityResult>> eval_perplexity(const Model& model, std::s
     return invalid("the text has {} tokens, fewer than one chunk of {}: give a longer text or a smaller context",
                    tokens.size(), options.chunk_tokens);
   }
-  const auto make = [&](const CacheConfig& cache) {
-    return Session::create(model, {.cache = cache, .n_threads = options.n_threads, .n_ctx = options.chunk_tokens});
-  };
-  Result<Session> base = make({.method = "full"});
-  if (!base) return base.error();
-  std::vector<Run> runs;
-  for (const CacheConfig& cache : options.caches) {
-    Result<Session> session = make(cache);
-    if (!session) return session.error();
-    runs.push_back({.session = std::move(*session), .result = {.method = cache.method}});
-    runs.back().result.settings = runs.back().session.settings();
-  }
+  std::vector<CacheConfig> caches = {{.method = "full"}};  // the base
+  caches.insert(caches.end(), options.caches.begin(), options.caches.end());
+  Result<LockStep> all = LockStep::create(
+      model, {.caches = std::move(caches), .n_threads = options.n_threads, .n_ctx = options.chunk_tokens});
+  if (!all) return all.error();
+  std::vector<Run> runs(options.caches.size());
+  for (std::size_t i = 0; i < runs.size(); ++i)
+    runs[i].result = {.method = options.caches[i].method, .settings = all->settings(i + 1)};
 
-  EvalWork work(static_cast<double>(n_chunks) * static_cast<double>(runs.size() + 1) * options.chunk_tokens, progress);
+  // A step costs about as much as this many tokens of a prompt, for each cache.
+  const double step_work = 0.5 * static_cast<double>(all->size()) + 4;
+  EvalWork work(n_chunks * (options.prefill_tokens + step_work * (n_new - 1)), progress);
   for (int chunk = 0; chunk < n_chunks; ++chunk) {
     const auto text = tokens.subspan(static_cast<std::size_t>(chunk) * static_cast<std::size_t>(options.chunk_tokens),
                                      static_cast<std::size_t>(options.chunk_tokens));
+    all->reset();
     const auto prefix = text.first(static_cast<std::size_t>(options.prefill_tokens));
-    base->reset();
-    if (Result<void> fed = base->prefill(prefix, n_new); !fed) return fed.error();
-    if (!work.done(options.prefill_tokens)) return eval_stopped();
-    for (Run& run : runs) {
-      run.session.reset();
-      if (Result<void> fed = run.session.prefill(prefix, n_new); !fed) return fed.error();
-      if (!work.done(options.prefill_tokens)) return eval_stopped();
-    }
+    double read = 0;
+    const Result<void> fed = all->prefill(prefix, n_new, [&](std::int64_t done, std::int64_t total) {
+      const double now = static_cast<double>(done) / static_cast<double>(total) * options.prefill_tokens;
+      return work.done(now - std::exchange(read, now));
+    });
+    if (!fed) return fed.error();
     for (int at = options.prefill_tokens; at + 1 < options.chunk_tokens; ++at) {
-      const Token token = text[static_cast<std::size_t>(at)];
       const Token next = text[static_cast<std::size_t>(at) + 1];
-      if (Result<void> fed = base->decode(token); !fed) return fed.error();
-      for (Run& run : runs) {
-        const auto start = std::chrono::steady_clock::now();
-        if (Result<void> fed = run.session.decode(token); !fed) return fed.error();
-        run.decode_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-        run.tokens.push_back(compare_logits(base->logits(), run.session.logits(), next));
-        run.steps.push_back(at - options.prefill_tokens + 1);
+      if (Result<void> stepped = all->decode(text[static_cast<std::size_t>(at)]); !stepped) return stepped.error();
+      for (std::size_t i = 0; i < runs.size(); ++i) {
+        runs[i].tokens.push_back(compare_logits(all->logits(0), all->logits(i + 1), next));
+        runs[i].steps.push_back(at - options.prefill_tokens + 1);
       }
-      if (!work.done(static_cast<double>(runs.size() + 1))) return eval_stopped();
+      if (!work.done(step_work)) return eval_stopped();
     }
-    for (Run& run : runs) run.result.kv.add(run.session.report());
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      const CacheReport report = all->report(i + 1);
+      runs[i].result.kv.add(report);
+      runs[i].cache_ms += report.attention_ms + report.routing_ms + report.migration_ms;
+    }
   }
   std::vector<PerplexityResult> results;
   for (Run& run : runs) {

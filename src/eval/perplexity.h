@@ -2,7 +2,8 @@
 //
 // Per chunk: an exact prefill of `prefill_tokens`, compression, then the rest of the chunk one token at a time,
 // teacher-forced, with routing live; the full cache runs beside it in lock-step. The logits after the prefill are not
-// scored (they are equal by construction); those of every decode step but the last score the next token.
+// scored (they are equal by construction); those of every decode step but the last score the next token. All caches
+// are computed together (qevict/lock_step.h).
 #pragma once
 
 #include <string>
@@ -36,7 +37,7 @@ struct PerplexityResult {
   DivergenceSummary divergence;
   std::vector<DecodeBin> bins;
   KvUse kv;
-  double seconds_per_token = 0;  // of a decode step
+  double cache_ms_per_token = 0;  // of a decode step: attention on one thread, and routing
 };
 
 // tokens: the whole text. Errors: fewer tokens than one chunk; what Session says.

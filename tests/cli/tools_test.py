@@ -2,9 +2,12 @@
 import csv
 import io
 import json
+import pathlib
+import subprocess
+import sys
 import unittest
 
-from program import MODEL, ProgramTest
+from program import MODEL, PROGRAM, ProgramTest
 
 
 class Info(ProgramTest):
@@ -29,6 +32,14 @@ class Info(ProgramTest):
 
     def test_path_by_flag_beats_the_variable(self):
         self.assertEqual(self.json_of("info", "-m", MODEL, env={"QEVICT_MODEL": "/nonexistent"})["model"]["path"], MODEL)
+
+
+class MethodsPage(ProgramTest):
+    def test_it_is_up_to_date(self):
+        root = pathlib.Path(__file__).resolve().parents[2]
+        page = subprocess.run([sys.executable, root / "tools" / "methods_page.py", PROGRAM], check=True, stdout=subprocess.PIPE, text=True).stdout
+        self.assertEqual((root / "docs" / "methods.md").read_text(encoding="utf-8"), page,
+                         "run tools/methods_page.py build/qevict > docs/methods.md")
 
 
 class Bench(ProgramTest):

@@ -48,7 +48,7 @@ TEST(Golden, GreedyTextIsAsStored) {
   for (const Golden& golden : texts) {
     ASSERT_NE(find_method(golden.method), nullptr) << golden.method;
     SessionOptions options{.cache = {.method = golden.method, .budget = {}}, .n_threads = 1};
-    if (find_method(golden.method)->compresses) options.cache.budget.ratio = 0.2;
+    if (find_method(golden.method)->takes_budget()) options.cache.budget.ratio = 0.2;
     Session session = open_session(f32_model(), options);
     ASSERT_TRUE(session.prefill(prose().first(kPrompt), static_cast<int>(golden.tokens.size())));
     std::ostringstream now;
