@@ -16,10 +16,18 @@ std::vector<double> prefix_sums(std::vector<float> scores) {
   return sums;
 }
 
+// What scores are counted from: 0, or the lowest where some are negative, so that a window is never worth less than none.
+float lowest_score(std::span<const Candidate> candidates) {
+  float lowest = 0;
+  for (const Candidate& candidate : candidates) lowest = std::min(lowest, candidate.score);
+  return lowest;
+}
+
 double mean_score(std::span<const Candidate> candidates) {
   double sum = 0;
   for (const Candidate& candidate : candidates) sum += static_cast<double>(candidate.score);
-  return candidates.empty() ? 0 : sum / static_cast<double>(candidates.size());
+  const auto n = static_cast<double>(candidates.size());
+  return candidates.empty() ? 0 : sum / n - static_cast<double>(lowest_score(candidates));
 }
 
 std::size_t quantized_share(const SpendingRule& rule, std::size_t bytes) {
@@ -31,9 +39,10 @@ std::size_t quantized_share(const SpendingRule& rule, std::size_t bytes) {
 TierCapacity best_split(std::span<const Candidate> candidates, const SpendingRule& rule, std::size_t history_bytes) {
   std::vector<float> all;
   std::vector<float> unquantized;
+  const float lowest = lowest_score(candidates);
   for (const Candidate& candidate : candidates) {
-    all.push_back(candidate.score);
-    if (candidate.tier != Tier::quantized) unquantized.push_back(candidate.score);
+    all.push_back(candidate.score - lowest);
+    if (candidate.tier != Tier::quantized) unquantized.push_back(candidate.score - lowest);
   }
   const std::vector<double> kept = prefix_sums(std::move(all));
   const std::vector<double> precise = prefix_sums(std::move(unquantized));
@@ -81,8 +90,9 @@ std::vector<Purchase> buys(std::span<const Candidate> candidates, const Spending
   };
   const std::size_t price = mean_price(rule);
   const double held_worth = rule.coverage * mean_score(candidates);
+  const auto lowest = static_cast<double>(lowest_score(candidates));
   for (const Candidate& candidate : candidates) {
-    const auto score = static_cast<double>(candidate.score);
+    const double score = static_cast<double>(candidate.score) - lowest;
     if (!rule.by_gain || rule.costs.quantized_slot_bytes == 0) {
       add(candidate.forced ? std::numeric_limits<double>::infinity() : score, price);
       continue;

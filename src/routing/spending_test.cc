@@ -36,6 +36,11 @@ TEST(SpendByGain, WhatIsLeftOverBuysPrecision) {
   EXPECT_GE(split.quantized, 2);
 }
 
+TEST(SpendByGain, NegativeScoresBuyAsMuch) {
+  const TierCapacity split = spend(candidates({-1, -2, -3, -4, -5, -6, -7, -8, -9, -10}), kRule, 1000);
+  EXPECT_GE(split.full + split.quantized, 6);
+}
+
 TEST(SpendByGain, WindowsQuantizedOnceStayCodes) {
   const TierCapacity split = spend(candidates({100, 1, 1}, Tier::quantized), kRule, 1000);
   EXPECT_EQ(split.full, 0);

@@ -57,12 +57,17 @@ class Ordinary(ProgramTest):
         for row in self.json_of("methods"):
             for tokens, budget in ((9, "1%"), (400, "10%")):
                 with self.subTest(method=row["name"], tokens=tokens, budget=budget):
-                    flags = ["--kv-budget", budget] if row["compresses"] else []
+                    flags = ["--kv-budget", budget] if row["compresses"] and not row["quantizes_everything"] else []
                     result = self.json_of("generate", "-p", words(tokens), "-n", 12, "--ignore-eos", *GREEDY,
                                           "--kv-method", row["name"], *flags)
                     self.assertEqual(result["output_tokens"], 12)
                     self.assertLessEqual(result["kv_bytes_peak"],
                                          max(result["kv_budget_effective"], result["kv_bytes_full"]))
+
+    def test_quantizers_take_no_budget(self):
+        self.assert_error(2, "generate", "-p", "a", "-n", 2, "--kv-method", "kivi-2", "--kv-budget", "20%")
+        result = self.json_of("generate", "-f", DEMO, "-n", 8, *GREEDY, "--kv-method", "q8_0")
+        self.assertAlmostEqual(result["kv_ratio_peak"], 0.53, delta=0.03)
 
     def test_seeds(self):
         arguments = ["generate", "-p", "Once upon a time", "-n", 24, "-t", 2]
