@@ -16,7 +16,8 @@ std::vector<double> prefix_sums(std::vector<float> scores) {
   return sums;
 }
 
-// What scores are counted from: 0, or the lowest where some are negative, so that a window is never worth less than none.
+// What scores are counted from: 0, or the lowest where some are negative, so that a window is never worth less than
+// none.
 float lowest_score(std::span<const Candidate> candidates) {
   float lowest = 0;
   for (const Candidate& candidate : candidates) lowest = std::min(lowest, candidate.score);
