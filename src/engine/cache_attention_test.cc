@@ -58,8 +58,10 @@ TEST_P(EveryMethod, EqualsADoublePrecisionSoftmax) {
 
 // A later turn attends to the tiers as they were when it began, and adds to the scores there.
 TEST_P(EveryMethod, EqualsADoublePrecisionSoftmaxInLaterTurns) {
-  for (const std::string_view ranking : ranking_names()) {
-    if (!method().compresses && ranking != ranking_names().front()) continue;
+  std::vector<std::string_view> rankings(ranking_names().begin(), ranking_names().end());
+  if (kSanitized) rankings = {"blended", "pnorm", "defensive", "keydiff", "expected"};
+  for (const std::string_view ranking : rankings) {
+    if (!method().compresses && ranking != rankings.front()) continue;
     CacheConfig config = config_of(method(), 0.25);
     if (method().compresses) config.ranking = std::string(ranking);
     SyntheticSequence sequence(synthetic_shape(2, 1, 3, 64), settings_of(config, kContext), kContext, 4);
