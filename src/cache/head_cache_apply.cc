@@ -168,11 +168,8 @@ Result<HeadCache::Staged> HeadCache::stage(const RoutingPlan& plan, const TokenV
     }
     if (move.to != Tier::quantized) continue;
     load(move, keys, values);
-    const bool encoded = rule_.codec->encode_with != nullptr
-                             ? rule_.codec->encode_with(rule_.window_shape(shape_), keys, values, side_of(move, tokens),
-                                                        head_data, codes)
-                             : rule_.codec->encode(rule_.window_shape(shape_), keys, values, head_data, codes);
-    if (!encoded) {
+    if (!rule_.codec->encode_knowing(rule_.window_shape(shape_), keys, values, side_of(move, tokens), head_data,
+                                     codes)) {
       return error_of(Error::Kind::internal, "a key or value of window {} is not finite", move.window);
     }
   }

@@ -43,7 +43,7 @@ HeadLayout layout_with(const CacheShape& shape, const LayoutRule& rule, int rece
   layout.recent_capacity = layout.zones.recent_capacity(rule.interval);
   layout.fixed_bytes = static_cast<std::size_t>(rule.zones.sinks) * shape.token_bytes() +
                        static_cast<std::size_t>(layout.recent_capacity) * (shape.token_bytes() + rule.score_bytes()) +
-                       rule.head_param_bytes(shape) + rule.query_bytes(shape) + rule.shown_sink_bytes(shape);
+                       rule.per_head_bytes(shape);
   set_slot_bytes(shape, rule, sizeof(std::uint32_t), layout);
   return layout;
 }

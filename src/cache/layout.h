@@ -72,6 +72,10 @@ struct LayoutRule {
   std::size_t shown_sink_bytes(const CacheShape& shape) const {
     return in_cache_positions ? 2u * static_cast<std::size_t>(zones.sinks * shape.key_dim) : 0;
   }
+  // What a compressed head takes besides its tokens.
+  std::size_t per_head_bytes(const CacheShape& shape) const {
+    return head_param_bytes(shape) + query_bytes(shape) + shown_sink_bytes(shape);
+  }
 };
 
 // Capacities of every head, all alike.

@@ -176,11 +176,6 @@ std::size_t Block32<kType, kRotated>::window_bytes(WindowShape shape) {
 }
 
 template <BlockType kType, bool kRotated>
-std::size_t Block32<kType, kRotated>::head_bytes(WindowShape) {
-  return 0;
-}
-
-template <BlockType kType, bool kRotated>
 bool Block32<kType, kRotated>::encode(WindowShape shape, std::span<const float> keys, std::span<const float> values,
                                       std::span<const std::byte>, std::span<std::byte> record) {
   return encode_window({shape, kType}, kRotated, keys, values, record);

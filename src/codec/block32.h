@@ -61,7 +61,6 @@ template <BlockType kType, bool kRotated>
 struct Block32 {
   static bool supports(WindowShape shape);
   static std::size_t window_bytes(WindowShape shape);
-  static std::size_t head_bytes(WindowShape shape);  // 0
   static bool encode(WindowShape shape, std::span<const float> keys, std::span<const float> values,
                      std::span<const std::byte> head, std::span<std::byte> record);
   static void decode(WindowShape shape, std::span<const std::byte> record, std::span<const std::byte> head,
@@ -78,7 +77,7 @@ struct Block32 {
             .keys_after_rope = true,
             .supports = &supports,
             .window_bytes = &window_bytes,
-            .head_bytes = &head_bytes,
+            .head_bytes = &no_head_bytes,
             .estimate_head = nullptr,
             .encode = &encode,
             .decode = &decode};

@@ -57,7 +57,17 @@ struct CodecRow {
   // The exact inverse of the stored codes in fp32; same shapes.
   void (*decode)(WindowShape shape, std::span<const std::byte> record, std::span<const std::byte> head,
                  std::span<float> keys, std::span<float> values) = nullptr;
+
+  // encode_with, or encode where the codec uses nothing of the side.
+  bool encode_knowing(WindowShape shape, std::span<const float> keys, std::span<const float> values,
+                      const TokenSide& side, std::span<const std::byte> head, std::span<std::byte> record) const {
+    return encode_with != nullptr ? encode_with(shape, keys, values, side, head, record)
+                                  : encode(shape, keys, values, head, record);
+  }
 };
+
+// head_bytes of codecs that freeze nothing.
+inline std::size_t no_head_bytes(WindowShape) { return 0; }
 
 std::span<const CodecRow> codecs();
 // Null if there is no such codec.

@@ -109,11 +109,6 @@ std::size_t Kivi<kBits>::window_bytes(WindowShape shape) {
 }
 
 template <int kBits>
-std::size_t Kivi<kBits>::head_bytes(WindowShape) {
-  return 0;
-}
-
-template <int kBits>
 bool Kivi<kBits>::encode(WindowShape shape, std::span<const float> keys, std::span<const float> values,
                          std::span<const std::byte>, std::span<std::byte> record) {
   const KiviLayout layout{shape, kBits};

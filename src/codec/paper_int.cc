@@ -100,11 +100,6 @@ std::size_t PaperInt<kBits>::window_bytes(WindowShape shape) {
 }
 
 template <int kBits>
-std::size_t PaperInt<kBits>::head_bytes(WindowShape) {
-  return 0;
-}
-
-template <int kBits>
 bool PaperInt<kBits>::encode(WindowShape shape, std::span<const float> keys, std::span<const float> values,
                              std::span<const std::byte>, std::span<std::byte> record) {
   return encode_window({shape, kBits}, keys, values, record);

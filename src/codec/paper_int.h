@@ -44,7 +44,6 @@ template <int kBits>
 struct PaperInt {
   static bool supports(WindowShape shape);
   static std::size_t window_bytes(WindowShape shape);
-  static std::size_t head_bytes(WindowShape shape);  // 0
   static bool encode(WindowShape shape, std::span<const float> keys, std::span<const float> values,
                      std::span<const std::byte> head, std::span<std::byte> record);
   static void decode(WindowShape shape, std::span<const std::byte> record, std::span<const std::byte> head,
@@ -59,7 +58,7 @@ struct PaperInt {
             .value_bits = kBits,
             .supports = &supports,
             .window_bytes = &window_bytes,
-            .head_bytes = &head_bytes,
+            .head_bytes = &no_head_bytes,
             .estimate_head = nullptr,
             .encode = &encode,
             .decode = &decode};

@@ -120,8 +120,6 @@ bool Zip::supports(WindowShape shape) {
 
 std::size_t Zip::window_bytes(WindowShape shape) { return ZipLayout{shape}.bytes(); }
 
-std::size_t Zip::head_bytes(WindowShape) { return 0; }
-
 bool Zip::encode(WindowShape shape, std::span<const float> keys, std::span<const float> values,
                  std::span<const std::byte> head, std::span<std::byte> record) {
   return encode_with(shape, keys, values, {}, head, record);

@@ -56,7 +56,6 @@ static_assert(ZipLayout{{.tokens = 100, .key_dim = 64, .value_dim = 64}}.bytes()
 struct Zip {
   static bool supports(WindowShape shape);
   static std::size_t window_bytes(WindowShape shape);
-  static std::size_t head_bytes(WindowShape shape);  // 0
   // Without scores a token matters as much as its value row is long (L2); of equals the later matters more.
   static bool encode(WindowShape shape, std::span<const float> keys, std::span<const float> values,
                      std::span<const std::byte> head, std::span<std::byte> record);
@@ -76,7 +75,7 @@ struct Zip {
             .keys_after_rope = true,
             .supports = &supports,
             .window_bytes = &window_bytes,
-            .head_bytes = &head_bytes,
+            .head_bytes = &no_head_bytes,
             .estimate_head = nullptr,
             .encode = &encode,
             .uses_scores = true,

@@ -1,24 +1,14 @@
 #include "engine/budgeted_cache.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "ranking/probes.h"
 #include "routing/allocator.h"
 
 namespace qevict {
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double ms_since(Clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-}
-
-}  // namespace
-
 BudgetedCache::BudgetedCache(const CacheShape& shape, const CacheSettings& settings, const Rope& rope, int n_ctx)
     : settings_(settings), n_ctx_(n_ctx), tiers_(shape, settings.rule, rope) {}
 

@@ -119,6 +119,11 @@ class BudgetedCache {
   Result<void> take_norms(std::span<HeadRouting> heads, const HeadLayout& layout) const;
   std::vector<std::vector<float>> take_value_ranges(std::span<HeadRouting> heads, const HeadLayout& layout) const;
   std::int64_t windows_left(const HeadRouting& head, const HeadLayout& layout) const;
+  struct TokenSpan {
+    std::size_t begin = 0;  // of HeadRouting::tokens
+    std::size_t n = 0;
+  };
+  TokenSpan challengers(const HeadRouting& head, const HeadLayout& layout) const;
   Result<void> rank(HeadRouting& head, const HeadLayout& layout) const;
   void weigh(HeadRouting& head) const;
   void look_anew(HeadRouting& head, const HeadLayout& layout) const;

@@ -1,12 +1,12 @@
 // Routing of a BudgetedCache: rank, settle within layers, allocate, plan, apply.
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cmath>
 #include <exception>
 #include <limits>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "codec/nuq.h"
 #include "engine/budgeted_cache.h"
 #include "engine/observe.h"
@@ -15,27 +15,12 @@
 #include "routing/stages.h"
 
 namespace qevict {
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double ms_since(Clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-}
-
-}  // namespace
-
 BudgetedCache::HeadRouting BudgetedCache::routing_of(int layer, int kv_head, const TokenView& tokens) const {
-  return {.layer = layer,
-          .kv_head = kv_head,
-          .tokens = tokens,
-          .scores = {},
-          .norms = {},
-          .weights = {},
-          .observation = {},
-          .left = 0,
-          .candidates = {},
-          .layout = {}};
+  HeadRouting routing;
+  routing.layer = layer;
+  routing.kv_head = kv_head;
+  routing.tokens = tokens;
+  return routing;
 }
 
 std::int64_t BudgetedCache::windows_left(const HeadRouting& routing, const HeadLayout& layout) const {
@@ -44,16 +29,20 @@ std::int64_t BudgetedCache::windows_left(const HeadRouting& routing, const HeadL
                                 layout.zones.windows_left(n_tokens));
 }
 
+BudgetedCache::TokenSpan BudgetedCache::challengers(const HeadRouting& routing, const HeadLayout& layout) const {
+  const std::int64_t next = tiers_.head(routing.layer, routing.kv_head).windows_routed();
+  const std::int64_t first = layout.zones.first_position(static_cast<int>(next)) - routing.tokens.first_position;
+  return {.begin = static_cast<std::size_t>(first),
+          .n = static_cast<std::size_t>((windows_left(routing, layout) - next) * layout.zones.window)};
+}
+
 // The norms of the challengers' values that weights are made of. Projected ones come from the model, which is asked by
 // one thread, for whole layers.
 Result<void> BudgetedCache::take_norms(std::span<HeadRouting> heads, const HeadLayout& layout) const {
   if (!settings_.rule.weights) return {};
   const auto dim = static_cast<std::size_t>(tiers_.shape().value_dim);
   for (HeadRouting& head : heads) {
-    const std::int64_t next = tiers_.head(head.layer, head.kv_head).windows_routed();
-    const auto n = static_cast<std::size_t>((windows_left(head, layout) - next) * layout.zones.window);
-    const auto at =
-        static_cast<std::size_t>(layout.zones.first_position(static_cast<int>(next)) - head.tokens.first_position);
+    const auto [at, n] = challengers(head, layout);
     head.norms.resize(n);
     if (n == 0) continue;
     const std::span<const Half> values = head.tokens.values.subspan(at * dim, n * dim);
@@ -82,10 +71,7 @@ std::vector<std::vector<float>> BudgetedCache::take_value_ranges(std::span<HeadR
   for (std::size_t begin = 0; begin < heads.size(); begin += n_heads) {
     const std::span<HeadRouting> layer = heads.subspan(begin, n_heads);
     const TokenView& first = layer.front().tokens;
-    const std::int64_t next = tiers_.head(layer.front().layer, 0).windows_routed();
-    const auto at =
-        static_cast<std::size_t>(layout.zones.first_position(static_cast<int>(next)) - first.first_position);
-    const auto n = static_cast<std::size_t>((windows_left(layer.front(), layout) - next) * layout.zones.window);
+    const auto [at, n] = challengers(layer.front(), layout);
     if (n == 0) continue;
     std::vector<float> values;
     for (const HeadRouting& head : layer) {

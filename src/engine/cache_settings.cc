@@ -95,8 +95,7 @@ Result<CacheSettings> CacheSettings::from(const CacheConfig& config, int n_ctx) 
   if (method.quantizes_everything && (config.budget.ratio || config.budget.bytes || config.budget_base)) {
     return invalid(
         "KV method \"{}\" keeps every token, at its codec's bytes, and takes no budget: choose another method, or "
-        "leave "
-        "the budget out",
+        "leave the budget out",
         method.name);
   }
   if (config.budget.ratio && config.budget.bytes) return invalid("give the KV budget as a share or as bytes, not both");
@@ -187,11 +186,11 @@ Result<CacheSettings> CacheSettings::from(const CacheConfig& config, int n_ctx) 
   if (!allocator) return allocator.error();
   settings.allocator = *allocator;
   rule.ragged = settings.allocator->scope != Scope::head;
-  const bool by_bids = settings.allocator->scope != Scope::head &&
-                       (settings.allocator->sharing == Sharing::bids || settings.allocator->sharing == Sharing::mixed);
   // Scores that are made anew must stand where layers to come are weighed against earlier ones.
-  if (settings.ranking->observe != nullptr && settings.allocator->scope == Scope::model && by_bids) rule.scores = true;
-  if (config.floor && !by_bids) {
+  if (settings.ranking->observe != nullptr && settings.allocator->scope == Scope::model &&
+      settings.allocator->takes_floor())
+    rule.scores = true;
+  if (config.floor && !settings.allocator->takes_floor()) {
     return invalid("KV allocator \"{}\" gives every head the same: a floor does not apply to it",
                    settings.allocator->name);
   }
@@ -258,8 +257,7 @@ std::vector<Setting> CacheSettings::list() const {
   if (first_stage_per_mille > 0) add("first-stage", fmt::format("{}%", first_stage_per_mille / 10.0));
   if (rule.query_rows > 0) add("observed-queries", std::to_string(rule.query_rows));
   add("kv-allocator", std::string(allocator->name));
-  if (rule.ragged && (allocator->sharing == Sharing::bids || allocator->sharing == Sharing::mixed))
-    add("kv-floor", fmt::format("{}", floor));
+  if (allocator->takes_floor()) add("kv-floor", fmt::format("{}", floor));
   if (rule.in_cache_positions) add("positions", "in the cache");
   return result;
 }
@@ -277,7 +275,7 @@ MethodBytes method_bytes(const Method& method, int head_dim, int query_heads) {
   const double window = rule.zones.window;
   return {.full = rule.everything ? 0 : static_cast<double>(layout.full_slot_bytes) / window,
           .quantized = static_cast<double>(layout.quantized_slot_bytes) / window,
-          .per_head = rule.head_param_bytes(shape) + rule.query_bytes(shape) + rule.shown_sink_bytes(shape),
+          .per_head = rule.per_head_bytes(shape),
           .newest = f16 + static_cast<double>(rule.score_bytes())};
 }
 

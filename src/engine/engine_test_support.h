@@ -36,6 +36,22 @@ struct WorstErrors {
   double score = 0;   // of one accumulator: |difference| / (1 + |reference|)
 };
 
+// What a head holds in tiers, sinks included.
+struct TierView {
+  explicit TierView(const HeadCache& head) : view(head.view()) {
+    head.append_runs(0, head.sink_tokens() + head.full_tokens(), runs);
+    head.append_codes(0, head.quantized_windows(), codes);
+    view.f16 = runs;
+    view.codes = codes;
+  }
+  TierView(const TierView&) = delete;
+  TierView& operator=(const TierView&) = delete;
+
+  std::vector<F16Run> runs;
+  std::vector<CodeWindow> codes;
+  HeadView view;
+};
+
 class SyntheticSequence {
  public:
   // sharpness: deviation of the queries' components. 2 gives logits of deviation 2.
@@ -225,20 +241,14 @@ class SyntheticSequence {
     HeadCache& head = cache_.tiers().head(layer, h);
     const auto dim = static_cast<std::size_t>(shape_.head_dim);
     const int window = settings_.rule.zones.window;
-    std::vector<F16Run> runs;
-    std::vector<CodeWindow> codes;
-    head.append_runs(0, head.sink_tokens() + head.full_tokens(), runs);
-    head.append_codes(0, head.quantized_windows(), codes);
-    HeadView past = head.view();
-    past.f16 = runs;
-    past.codes = codes;
+    const TierView past(head);
     const TokenView tail = head.tail();
     std::vector<Half> keys(tail.keys.begin(), tail.keys.end());
     std::vector<Half> values(tail.values.begin(), tail.values.end());
     for (std::size_t d = 0; d < dim; ++d) keys.push_back(to_half(k[static_cast<std::size_t>(h) * dim + d]));
     for (std::size_t d = 0; d < dim; ++d) values.push_back(to_half(v[static_cast<std::size_t>(h) * dim + d]));
     const ReferenceRow row = attend_row_reference(
-        head_shape(), &past, keys.data(), values.data(), tail.n + 1,
+        head_shape(), &past.view, keys.data(), values.data(), tail.n + 1,
         std::span(q).subspan(static_cast<std::size_t>(h) * group_floats(), group_floats()), shape_.attention_scale);
     Expected expected{.out = row.out, .full = {}, .codes = {}, .tail = {}};
     if (!cache_.follows_attention()) return expected;

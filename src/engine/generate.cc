@@ -1,17 +1,10 @@
 #include "qevict/generate.h"
 
-#include <chrono>
-
+#include "base/clock.h"
 #include "engine/model_parts.h"
 
 namespace qevict {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double ms_since(Clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-}
 
 std::vector<Token> end_tokens(const Model& model) {
   std::vector<Token> result;

@@ -40,19 +40,13 @@ TEST_P(Observed, AttentionIsThatOfTheLastQueriesOnWhatIsHeld) {
     const std::vector<Candidate> windows = head.windows();
     const Observation got = observe(*settings.ranking, head, shape, zones, tail, windows, model.attention_scale);
     ASSERT_EQ(got.n, static_cast<int>(windows.size()) * zones.window);
-    std::vector<F16Run> runs;
-    std::vector<CodeWindow> codes;
-    head.append_runs(0, head.sink_tokens() + head.full_tokens(), runs);
-    head.append_codes(0, head.quantized_windows(), codes);
-    HeadView past = head.view();
-    past.f16 = runs;
-    past.codes = codes;
+    const TierView past(head);
     for (int t = 0; t < got.rows; ++t) {
       const int age = got.rows - 1 - t;
       std::vector<float> query = sequence.rows_of('q', 0, n_tokens - 1 - age, 1);
       for (float& q : query) q = to_float(to_half(q));
       const ReferenceRow want = attend_row_reference(
-          {.key_dim = 64, .value_dim = 64, .group = 3}, &past, tail.keys.data(), tail.values.data(), tail.n - age,
+          {.key_dim = 64, .value_dim = 64, .group = 3}, &past.view, tail.keys.data(), tail.values.data(), tail.n - age,
           std::span(query).subspan(static_cast<std::size_t>(h) * 192, 192), model.attention_scale);
       for (int g = 0; g < 3; ++g) {
         std::size_t full = static_cast<std::size_t>(head.sink_tokens());

@@ -1,10 +1,10 @@
 #include "qevict/session.h"
 
 #include <algorithm>
-#include <chrono>
 #include <optional>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/memory.h"
 #include "engine/cache_attention.h"
 #include "engine/model_parts.h"
@@ -227,9 +227,9 @@ std::vector<Setting> Session::settings() const {
 }
 
 Result<double> Session::matmul_ms() {
-  const auto start = std::chrono::steady_clock::now();
+  const Clock::time_point start = Clock::now();
   if (Result<void> run = state_->runner->decode_matmuls(); !run) return run.error();
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  return ms_since(start);
 }
 
 void Session::reset() { state_->reset(); }

@@ -1,6 +1,5 @@
 // A plain prefill, layer by layer, that keeps every layer's keys, values and last queries.
 #include <algorithm>
-#include <cmath>
 
 #include "base/check.h"
 #include "codec/nuq.h"
@@ -8,6 +7,7 @@
 #include "engine/model_parts.h"
 #include "eval/captured_layer.h"
 #include "eval/codec_error.h"
+#include "ranking/probes.h"
 
 namespace qevict {
 namespace {
@@ -17,28 +17,26 @@ std::vector<float> saliency_of(const AttentionSample& sample, const ModelShape& 
                                const std::vector<float>& queries) {
   const std::size_t n = static_cast<std::size_t>(sample.n_tokens()), dim = static_cast<std::size_t>(sample.key_dim);
   const int group = shape.n_heads / shape.n_kv_heads;
-  std::vector<std::vector<float>> rows;
-  std::vector<ZipProbe> probes;
-  for (const int position : zip_probes(static_cast<int>(n), 1)) {
-    std::vector<float>& row = rows.emplace_back(static_cast<std::size_t>(position) + 1);
-    std::vector<double> p(row.size());
-    for (int g = 0; g < group; ++g) {
-      const std::size_t head = static_cast<std::size_t>(kv_head * group + g);
-      const float* query =
-          &queries[(static_cast<std::size_t>(position) * static_cast<std::size_t>(shape.n_heads) + head) * dim];
-      double sum = 0, top = -1e300;
-      for (std::size_t t = 0; t < p.size(); ++t) {
-        float dot = 0;
-        for (std::size_t c = 0; c < dim; ++c) dot += query[c] * sample.keys[t * dim + c];
-        p[t] = static_cast<double>(dot) * shape.attention_scale;
-        top = std::max(top, p[t]);
-      }
-      for (double& x : p) sum += x = std::exp(x - top);
-      for (std::size_t t = 0; t < p.size(); ++t) row[t] += static_cast<float>(p[t] / sum);
-    }
-    probes.push_back({position, {}});
+  const std::vector<int> positions = zip_probes(static_cast<int>(n), kProbeSeed);
+  std::vector<float> of_head;  // [probes][group][dim]
+  std::vector<int> seen;
+  for (const int position : positions) {
+    const auto first = (static_cast<std::size_t>(position) * static_cast<std::size_t>(shape.n_heads) +
+                        static_cast<std::size_t>(kv_head * group)) *
+                       dim;
+    const auto query = std::span(queries).subspan(first, static_cast<std::size_t>(group) * dim);
+    of_head.insert(of_head.end(), query.begin(), query.end());
+    seen.insert(seen.end(), static_cast<std::size_t>(group), position + 1);
   }
-  for (std::size_t i = 0; i < probes.size(); ++i) probes[i].row = rows[i];
+  std::vector<float> rows(seen.size() * n);
+  attend_rows(sample.key_dim, sample.keys, of_head, seen, shape.attention_scale, rows);
+  std::vector<ZipProbe> probes;
+  for (std::size_t i = 0; i < positions.size(); ++i) {  // summed into the first query head's row
+    const std::span<float> sum = std::span(rows).subspan(i * static_cast<std::size_t>(group) * n, n);
+    for (std::size_t g = 1; g < static_cast<std::size_t>(group); ++g)
+      for (std::size_t t = 0; t < n; ++t) sum[t] += rows[(i * static_cast<std::size_t>(group) + g) * n + t];
+    probes.push_back({positions[i], sum.first(static_cast<std::size_t>(positions[i]) + 1)});
+  }
   std::vector<float> scores(n);
   zip_saliency(probes, ZipNormalisation::visible_probes, scores);
   return scores;

@@ -130,9 +130,7 @@ Reconstruction reconstruct(const CodecRow& codec, const WindowShape& window, con
     if (!sample.scores.empty()) side.scores = std::span(sample.scores).subspan(sinks + at, tokens);
     if (!sample.value_ranges.empty())
       side.value_ranges = std::span(sample.value_ranges).subspan(2 * (sinks + at), 2 * tokens);
-    QEVICT_CHECK(codec.encode_with != nullptr ? codec.encode_with(window, k, v, side, head, record)
-                                              : codec.encode(window, k, v, head, record),
-                 "samples are finite");
+    QEVICT_CHECK(codec.encode_knowing(window, k, v, side, head, record), "samples are finite");
     codec.decode(window, record, head, keys.subspan(at * key_dim, k.size()), values.subspan(at * value_dim, v.size()));
   }
   if (!codec.keys_after_rope)

@@ -30,6 +30,9 @@ struct AllocatorRow {
   std::string_view summary;  // one line
   Scope scope = Scope::head;
   Sharing sharing = Sharing::bids;
+
+  // Heads compete, so that a floor keeps each alive.
+  bool takes_floor() const { return scope != Scope::head && (sharing == Sharing::bids || sharing == Sharing::mixed); }
 };
 
 std::span<const AllocatorRow> allocators();
