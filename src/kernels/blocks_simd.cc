@@ -9,6 +9,7 @@
 
 #include "codec/block32.h"
 #include "codec/hadamard.h"
+#include "kernels/prefetch.h"
 #include "kernels/simd_kernels.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -99,13 +100,11 @@ class CodedRows {
   const float* minima(int block) const { return minima_ + block * kTile; }
 
  private:
-  // Whole records while keys are read, in order; their values then wait in the second cache. Inlined: to GCC a function
-  // that only prefetches does nothing, and its calls go.
+  // Whole records while keys are read, in order; their values then wait in the second cache.
   HWY_INLINE void touch(int window) const {
     const auto ahead = static_cast<std::size_t>(window + windows_ahead_);
     if (ahead >= task_.head.codes.size()) return;
-    const std::byte* record = task_.head.codes[ahead].record;
-    for (std::size_t at = 0; at < layout_.bytes(); at += 64) hwy::Prefetch(record + at);
+    prefetch(task_.head.codes[ahead].record, layout_.bytes());
   }
   // Collects first, converts later: a vector read right behind narrow writes waits for them.
   void load_column(int at, float* out) const {

@@ -13,6 +13,7 @@
 
 #include "kernels/exp2_avx512.h"
 #include "kernels/kernel_table.h"
+#include "kernels/prefetch.h"
 #include "kernels/rotation_table.h"
 
 namespace qevict {
@@ -20,6 +21,8 @@ namespace {
 
 constexpr int kTokens = 8;  // of a window
 constexpr int kChunk = 32;  // windows that share units
+constexpr int kBlock = 8;   // windows that are prepared together
+constexpr int kAhead = 12;  // windows from a record's prefetch to its use
 constexpr int kMaxDim = 256;
 constexpr int kMaxHeads = 4;                  // at once
 constexpr int kMaxTokens = 2 * kRangeTokens;  // of one call
@@ -57,8 +60,10 @@ struct alignas(64) Chunk {
   float query_units[kMaxHeads];
 };
 
-struct alignas(64) TurnedQuery {
-  std::int16_t own[kMaxHeads][kMaxDim];  // register order: turned to the middle of one window
+// Queries turned to the middle of one window, in register order.
+template <int kHeads>
+struct TurnedQuery {
+  const std::int16_t* own[kHeads];
 };
 
 // One head's windows and how their keys turn.
@@ -84,10 +89,9 @@ inline bool fits_registers(const DecodeTask& task) {
          CodeRotation::fits_windows(task.head, task.range, task.shape.key_dim, kMaxTokens);
 }
 
-QEVICT_INLINE void prefetch_record(const Keys& keys, int window, std::size_t bytes) {
-  if (window >= keys.n_windows) return;
-  const char* record = reinterpret_cast<const char*>(keys.windows[window].record);
-  for (std::size_t b = 0; b < bytes; b += 64) _mm_prefetch(record + b, _MM_HINT_T0);
+// Part of a record, if there is such a window.
+QEVICT_INLINE void prefetch_part(const Keys& keys, int window, std::size_t at, std::size_t bytes) {
+  if (window < keys.n_windows) prefetch(keys.windows[window].record + at, bytes);
 }
 
 QEVICT_INLINE __m512 other_of_pair(const float* slots, int i, bool neox, int dim) {
@@ -152,39 +156,53 @@ QEVICT_NOINLINE void turn_queries(const Keys& keys, const Query* queries, int bl
   }
 }
 
-// Queries turned on to the middle of one window.
+// Queries turned on to the middles of n windows of one block of positions: [n][kHeads][dim].
 template <int kHeads>
-QEVICT_INLINE void turn_to_window(const Keys& keys, int position, const Chunk& chunk, TurnedQuery& turned) {
-  const std::int16_t* row = keys.rotation.offset_row(position % kOffsets);
+QEVICT_INLINE void turn_to_windows(const Keys& keys, const CodeWindow* windows, int n, const Chunk& chunk,
+                                   std::int16_t* turned) {
   for (int i = 0; i < keys.dim; i += 32) {
-    const __m512i cosine = _mm512_loadu_si512(row + i), sine = _mm512_loadu_si512(row + keys.dim + i);
+    __m512i own[kHeads], other[kHeads];
     for (int g = 0; g < kHeads; ++g) {
-      const __m512i own = _mm512_load_si512(chunk.query[g][0] + i), other = _mm512_load_si512(chunk.query[g][1] + i);
-      _mm512_store_si512(turned.own[g] + i,
-                         _mm512_add_epi16(_mm512_mulhrs_epi16(own, cosine), _mm512_mulhrs_epi16(other, sine)));
+      own[g] = _mm512_load_si512(chunk.query[g][0] + i);
+      other[g] = _mm512_load_si512(chunk.query[g][1] + i);
+    }
+    std::int16_t* to = turned + i;
+    for (int w = 0; w < n; ++w) {
+      const std::int16_t* row = keys.rotation.offset_row(windows[w].position % kOffsets) + i;
+      const __m512i cosine = _mm512_loadu_si512(row), sine = _mm512_loadu_si512(row + keys.dim);
+      for (int g = 0; g < kHeads; ++g, to += keys.dim)
+        _mm512_store_si512(to,
+                           _mm512_add_epi16(_mm512_mulhrs_epi16(own[g], cosine), _mm512_mulhrs_epi16(other[g], sine)));
     }
   }
 }
 
-// Turns a register pair by the tokens' places and adds its products with the queries. at: in register order.
+// Two windows at once, stage by stage: twice the independent work for the latencies to hide behind, and constants are
+// loaded once. Turns a register pair by the tokens' places and adds its products with the queries. at: in register
+// order.
 template <int kHeads>
-QEVICT_INLINE void add_products(__m512i x, __m512i y, CodeRotation::Turn turn, const std::int16_t* constants,
-                                const TurnedQuery& query, int at_x, int at_y, __m512i (&sums)[kHeads]) {
+QEVICT_INLINE void add_products(__m512i (&x)[2], __m512i (&y)[2], CodeRotation::Turn turn,
+                                const std::int16_t* constants, const TurnedQuery<kHeads> (&query)[2], int at_x,
+                                int at_y, __m512i (&sums)[2][kHeads]) {
   if (turn != CodeRotation::Turn::none) {
     const __m512i sine = _mm512_loadu_si512(constants + 32);
-    const __m512i from_y = _mm512_mulhrs_epi16(y, sine), from_x = _mm512_mulhrs_epi16(x, sine);
+    __m512i from_x[2], from_y[2];
+    for (int i = 0; i < 2; ++i) from_y[i] = _mm512_mulhrs_epi16(y[i], sine);
+    for (int i = 0; i < 2; ++i) from_x[i] = _mm512_mulhrs_epi16(x[i], sine);
     if (turn == CodeRotation::Turn::full) {
       const __m512i cosine = _mm512_loadu_si512(constants);
-      x = _mm512_mulhrs_epi16(x, cosine);
-      y = _mm512_mulhrs_epi16(y, cosine);
+      for (int i = 0; i < 2; ++i) x[i] = _mm512_mulhrs_epi16(x[i], cosine);
+      for (int i = 0; i < 2; ++i) y[i] = _mm512_mulhrs_epi16(y[i], cosine);
     }
-    x = _mm512_sub_epi16(x, from_y);
-    y = _mm512_add_epi16(y, from_x);
+    for (int i = 0; i < 2; ++i) x[i] = _mm512_sub_epi16(x[i], from_y[i]);
+    for (int i = 0; i < 2; ++i) y[i] = _mm512_add_epi16(y[i], from_x[i]);
   }
-  for (int g = 0; g < kHeads; ++g) {
-    sums[g] = _mm512_dpwssd_epi32(sums[g], x, broadcast64(query.own[g] + at_x));
-    sums[g] = _mm512_dpwssd_epi32(sums[g], y, broadcast64(query.own[g] + at_y));
-  }
+  for (int i = 0; i < 2; ++i)
+    for (int g = 0; g < kHeads; ++g)
+      sums[i][g] = _mm512_dpwssd_epi32(sums[i][g], x[i], broadcast64(query[i].own[g] + at_x));
+  for (int i = 0; i < 2; ++i)
+    for (int g = 0; g < kHeads; ++g)
+      sums[i][g] = _mm512_dpwssd_epi32(sums[i][g], y[i], broadcast64(query[i].own[g] + at_y));
 }
 
 template <int... kIndex, class F>
@@ -193,44 +211,62 @@ QEVICT_INLINE void unrolled(std::integer_sequence<int, kIndex...>, F f) {
 }
 
 // Logits of all windows: logits[g * stride + token]. A Source has
-//   void find_units(int first, int last, Chunk&)       of the windows of a chunk
-//   void prepare(const CodeWindow&, const Chunk&, int i)   window i of 2
-//   void sums<kNeox, kHeads>(const CodeWindow&, const TurnedQuery&, int i, __m512i (&sums)[kHeads])
+//   void prefetch_scales(int window) const                  what find_units will read of it
+//   void prefetch_codes(int window) const                   the rest
+//   void find_units(int first, int last, Chunk&)            of the windows of a chunk
+//   void prepare(const CodeWindow*, int n, const Chunk&)    windows 0 .. n-1 of a block
+//   void sums<kNeox, kHeads>(const CodeWindow*, const int (&window)[2], const TurnedQuery (&)[2],
+//                            __m512i (&sums)[2][kHeads]) const    two windows of the block
+//
+// Windows are prepared a block at a time: work of one kind in a row keeps the core busy, where window after window each
+// would wait for its own scales and turned query.
 template <bool kNeox, int kHeads, class Source>
 QEVICT_NOINLINE void key_logits(const Keys& keys, Source& source, const Query* queries, float* logits,
                                 std::size_t stride) {
   Chunk chunk;
-  TurnedQuery turned[2];
+  alignas(64) std::int16_t turned[kBlock * kHeads * kMaxDim];
   const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
   const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
   for (int first = 0; first < keys.n_windows; first += kChunk) {
     const int last = std::min(first + kChunk, keys.n_windows);
     source.find_units(first, last, chunk);
     find_query_units<kHeads>(keys, queries, chunk);
-    int block = -1;
-    for (int w = first; w < last; w += 2) {
-      const CodeWindow* pair[2] = {&keys.windows[w], &keys.windows[std::min(w + 1, last - 1)]};
-      for (int i = 0; i < 2; ++i) {
-        if (pair[i]->position / kOffsets != block) {
-          block = pair[i]->position / kOffsets;
-          turn_queries<kHeads>(keys, queries, block, chunk);
+    int turned_to = -1;
+    for (int begin = first; begin < last; begin += kBlock) {
+      const CodeWindow* block = keys.windows + begin;
+      const int n = std::min(kBlock, last - begin);
+      for (int i = 0, end; i < n; i = end) {
+        const int positions = block[i].position / kOffsets;
+        for (end = i + 1; end < n && block[end].position / kOffsets == positions; ++end) {
         }
-        turn_to_window<kHeads>(keys, pair[i]->position, chunk, turned[i]);
-        source.prepare(*pair[i], chunk, i);
+        if (positions != turned_to) turn_queries<kHeads>(keys, queries, turned_to = positions, chunk);
+        turn_to_windows<kHeads>(keys, block + i, end - i, chunk, turned + i * kHeads * keys.dim);
       }
+      source.prepare(block, n, chunk);
       // Between the stores above and the loads below, or GCC rebuilds the broadcasts with register shuffles.
       asm volatile("" ::: "memory");
-      __m512i sums[2][kHeads];
-      for (int i = 0; i < 2; ++i) {
-        for (int g = 0; g < kHeads; ++g) sums[i][g] = _mm512_setzero_si512();
-        source.template sums<kNeox, kHeads>(*pair[i], turned[i], i, sums[i]);
-      }
-      const __mmask16 stored = w + 1 < last ? 0xffff : 0x00ff;
-      for (int g = 0; g < kHeads; ++g) {
-        const __m512i sum = _mm512_add_epi32(_mm512_permutex2var_epi32(sums[0][g], even, sums[1][g]),
-                                             _mm512_permutex2var_epi32(sums[0][g], odd, sums[1][g]));
-        _mm512_mask_storeu_ps(logits + g * stride + kTokens * w, stored,
-                              _mm512_mul_ps(_mm512_cvtepi32_ps(sum), _mm512_set1_ps(chunk.logit_unit[g])));
+      for (int w = 0; w < n; w += 2) {
+        for (int i = begin + w; i < begin + w + 2; ++i) {
+          source.prefetch_codes(i + kAhead);
+          source.prefetch_scales(i + kChunk);
+        }
+        __m512i sums[2][kHeads];
+        TurnedQuery<kHeads> query[2];
+        const int window[2] = {w, std::min(w + 1, n - 1)};
+        for (int i = 0; i < 2; ++i) {
+          for (int g = 0; g < kHeads; ++g) {
+            query[i].own[g] = turned + (window[i] * kHeads + g) * keys.dim;
+            sums[i][g] = _mm512_setzero_si512();
+          }
+        }
+        source.template sums<kNeox, kHeads>(block, window, query, sums);
+        const __mmask16 stored = w + 1 < n ? 0xffff : 0x00ff;
+        for (int g = 0; g < kHeads; ++g) {
+          const __m512i sum = _mm512_add_epi32(_mm512_permutex2var_epi32(sums[0][g], even, sums[1][g]),
+                                               _mm512_permutex2var_epi32(sums[0][g], odd, sums[1][g]));
+          _mm512_mask_storeu_ps(logits + g * stride + kTokens * (begin + w), stored,
+                                _mm512_mul_ps(_mm512_cvtepi32_ps(sum), _mm512_set1_ps(chunk.logit_unit[g])));
+        }
       }
     }
   }
@@ -266,6 +302,8 @@ inline void load_query(const Keys& keys, int head, Query& query) {
 template <class Source, class Values>
 void attend_codes(const Keys& keys, Source& source, Values values) {
   const DecodeTask& task = keys.task;
+  for (int w = 0; w < kChunk; ++w) source.prefetch_scales(w);
+  for (int w = 0; w < kAhead; ++w) source.prefetch_codes(w);
   for (int first = 0; first < task.shape.group; first += kMaxHeads) {
     const int heads = std::min(kMaxHeads, task.shape.group - first);
     Query queries[kMaxHeads];

@@ -16,6 +16,7 @@
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/kernel_table.h"
+#include "kernels/prefetch.h"
 #include "kernels/rotation_table.h"
 #include "kernels/simd_math-inl.h"
 
@@ -232,10 +233,7 @@ HWY_NOINLINE void key_logits(const Keys& keys, Source& source, const Query* quer
     int block = -1;
     for (int w = first; w < last; ++w) {
       const CodeWindow& code = keys.windows[w];
-      if (w + kChunk < keys.n_windows) {
-        const std::byte* ahead = keys.windows[w + kChunk].record;
-        for (std::size_t b = 0; b < source.bytes(); b += 64) hwy::Prefetch(ahead + b);
-      }
+      if (w + kChunk < keys.n_windows) prefetch(keys.windows[w + kChunk].record, source.bytes());
       if (code.position / kOffsets != block) {
         block = code.position / kOffsets;
         turn_queries(keys, queries, kHeads, block, chunk);

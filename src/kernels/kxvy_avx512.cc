@@ -46,18 +46,19 @@ __m512i level_table(float top) {
   return _mm512_load_si512(table);
 }
 
-// Scales of 8 tokens.
-QEVICT_INLINE __m256 scales_of(const std::byte* codes) {
-  return _mm256_i32gather_ps(scale8_table(),
-                             _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes))), 4);
+// Scales of two windows' tokens (codec/scale8.h), computed: a table would be gathered from, which is slower.
+QEVICT_INLINE __m512 scales_of(const std::byte* a, const std::byte* b) {
+  const __m128i codes = _mm_unpacklo_epi64(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(a)),
+                                           _mm_loadl_epi64(reinterpret_cast<const __m128i*>(b)));
+  const __m512 exponent = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(codes)), _mm512_set1_ps(1.0f / 12.0f));
+  return _mm512_maskz_mov_ps(_mm_test_epi8_mask(codes, codes),
+                             exp2_of(_mm512_sub_ps(exponent, _mm512_set1_ps(176.0f / 12.0f))));
 }
 
-float largest_scale(const Keys& keys, std::size_t at, int first, int last) {
-  __m128i top = _mm_setzero_si128();
-  for (int w = first; w < last; ++w)
-    top = _mm_max_epu8(top, _mm_loadl_epi64(reinterpret_cast<const __m128i*>(keys.windows[w].record + at)));
+// Of the lower 8 of the scales' codes.
+inline float largest_scale(__m128i codes) {
   std::uint8_t bytes[16];
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(bytes), top);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(bytes), codes);
   return std::max(scale8_value(*std::max_element(bytes, bytes + 8)), 1e-20f);
 }
 
@@ -80,9 +81,20 @@ class LevelSource {
     }
   }
 
+  QEVICT_INLINE void prefetch_scales(int window) const {
+    prefetch_part(keys_, window, layout_.key_scales(kTokens), 2 * kTokens);
+  }
+  QEVICT_INLINE void prefetch_codes(int window) const { prefetch_part(keys_, window, 0, layout_.key_scales(kTokens)); }
+
   void find_units(int first, int last, Chunk& chunk) {
-    for (int w = first; w < last; ++w) prefetch_record(keys_, w + kChunk, layout_.bytes());
-    const float scale = largest_scale(keys_, layout_.key_scales(kTokens), first, last);
+    // Of keys and, behind them, of values.
+    __m128i tops = _mm_setzero_si128();
+    for (int w = first; w < last; ++w)
+      tops = _mm_max_epu8(tops, _mm_loadu_si128(reinterpret_cast<const __m128i*>(keys_.windows[w].record +
+                                                                                 layout_.key_scales(kTokens))));
+    const __m128i value_tops = _mm_unpackhi_epi64(tops, tops);
+    value_tops_ = first == 0 ? value_tops : _mm_max_epu8(value_tops_, value_tops);
+    const float scale = largest_scale(tops);
     to_units_ = 32767.0f / scale;
     const __m512 top = _mm512_set1_ps(scale * lloyd_max_levels(kBits).back());
     alignas(64) float reach[kMaxDim];
@@ -101,37 +113,57 @@ class LevelSource {
     }
   }
 
-  // Scales of the window's tokens, each in the 4 lanes of its token.
-  QEVICT_INLINE void prepare(const CodeWindow& code, const Chunk&, int window) {
-    const __m256i units = _mm256_cvtps_epi32(
-        _mm256_mul_ps(scales_of(code.record + layout_.key_scales(kTokens)), _mm256_set1_ps(to_units_)));
-    const __m512i token = _mm512_set_epi16(7, 7, 7, 7, 6, 6, 6, 6, 5, 5, 5, 5, 4, 4, 4, 4, 3, 3, 3, 3, 2, 2, 2, 2, 1, 1,
-                                           1, 1, 0, 0, 0, 0);
-    scales_[window] = _mm512_permutexvar_epi16(token, _mm512_castsi128_si512(_mm256_cvtepi32_epi16(units)));
+  // Scales of the tokens, in units.
+  QEVICT_INLINE void prepare(const CodeWindow* windows, int n, const Chunk&) {
+    const std::size_t at = layout_.key_scales(kTokens);
+    for (int w = 0; w < n; w += 2) {
+      const __m512 scales = scales_of(windows[w].record + at, windows[std::min(w + 1, n - 1)].record + at);
+      const __m512i units = _mm512_cvtps_epi32(_mm512_mul_ps(scales, _mm512_set1_ps(to_units_)));
+      _mm256_store_si256(reinterpret_cast<__m256i*>(scales_ + kTokens * w), _mm512_cvtepi32_epi16(units));
+    }
   }
 
+  // After all chunks: of the values of all windows.
+  float largest_value_scale() const { return largest_scale(value_tops_); }
+
   template <bool kNeox, int kHeads>
-  QEVICT_INLINE void sums(const CodeWindow& code, const TurnedQuery& query, int window, __m512i (&out)[kHeads]) const {
+  QEVICT_INLINE void sums(const CodeWindow* windows, const int (&window)[2], const TurnedQuery<kHeads> (&query)[2],
+                          __m512i (&out)[2][kHeads]) const {
+    // Each token's in the 4 lanes of the token.
+    const __m512i token = _mm512_set_epi16(7, 7, 7, 7, 6, 6, 6, 6, 5, 5, 5, 5, 4, 4, 4, 4, 3, 3, 3, 3, 2, 2, 2, 2, 1, 1,
+                                           1, 1, 0, 0, 0, 0);
+    const auto scales_of_window = [&](int w) {
+      return _mm512_permutexvar_epi16(
+          token, _mm512_castsi128_si512(_mm_load_si128(reinterpret_cast<const __m128i*>(scales_ + kTokens * w))));
+    };
+    const __m512i scales[2] = {scales_of_window(window[0]), scales_of_window(window[1])};
+    const std::byte* rows[2] = {windows[window[0]].record, windows[window[1]].record};
     unrolled(std::make_integer_sequence<int, kDim / 8>(), [&](auto i) {
       constexpr int kI = decltype(i)::value;
       constexpr int kX = kNeox ? kI : 2 * kI, kY = kNeox ? kI + kDim / 8 : 2 * kI + 1;  // registers
-      add_products(key<kX>(code.record, window), key<kY>(code.record, window), keys_.rotation.turns()[kI],
-                   keys_.rotation.in_window(kI), query, 4 * kX, 4 * kY, out);
+      __m512i x[2], y[2];
+      find_keys<kX>(rows, scales, x);
+      find_keys<kY>(rows, scales, y);
+      add_products(x, y, keys_.rotation.turns()[kI], keys_.rotation.in_window(kI), query, 4 * kX, 4 * kY, out);
     });
   }
 
  private:
   template <int kRegister>
-  QEVICT_INLINE __m512i key(const std::byte* rows, int window) const {
-    __m512i x = _mm512_permutexvar_epi16(codes_at<kBits, kRegister>(rows), levels_);
-    x = _mm512_mulhrs_epi16(_mm512_mulhrs_epi16(x, scales_[window]), broadcast64(deviations_ + 4 * kRegister));
-    return _mm512_add_epi16(x, broadcast64(means_ + 4 * kRegister));
+  QEVICT_INLINE void find_keys(const std::byte* const (&rows)[2], const __m512i (&scales)[2],
+                               __m512i (&keys)[2]) const {
+    const __m512i deviation = broadcast64(deviations_ + 4 * kRegister), mean = broadcast64(means_ + 4 * kRegister);
+    for (int i = 0; i < 2; ++i) keys[i] = _mm512_permutexvar_epi16(codes_at<kBits, kRegister>(rows[i]), levels_);
+    for (int i = 0; i < 2; ++i) keys[i] = _mm512_mulhrs_epi16(keys[i], scales[i]);
+    for (int i = 0; i < 2; ++i) keys[i] = _mm512_mulhrs_epi16(keys[i], deviation);
+    for (int i = 0; i < 2; ++i) keys[i] = _mm512_add_epi16(keys[i], mean);
   }
 
   const Keys& keys_;
   const KxvyLayout& layout_;
   __m512i levels_;
-  __m512i scales_[2];
+  __m128i value_tops_ = _mm_setzero_si128();
+  alignas(64) std::int16_t scales_[kBlock * kTokens];
   float to_units_ = 0.0f;
   alignas(64) float mean_[kDim], deviation_[kDim];           // slot order
   alignas(64) std::int16_t means_[kDim], deviations_[kDim];  // register order, in units of the chunk
@@ -148,8 +180,8 @@ QEVICT_NOINLINE void exponentials(const Keys& keys, std::size_t scales_at, float
   for (int w = 0; w < keys.n_windows; w += 2) {
     const bool pair = w + 1 < keys.n_windows;
     const __mmask16 mask = pair ? 0xffff : 0x00ff;
-    const __m512 scales = _mm512_insertf32x8(_mm512_castps256_ps512(scales_of(keys.windows[w].record + scales_at)),
-                                             scales_of(keys.windows[pair ? w + 1 : w].record + scales_at), 1);
+    const __m512 scales =
+        scales_of(keys.windows[w].record + scales_at, keys.windows[pair ? w + 1 : w].record + scales_at);
     const __m512 scale = _mm512_mul_ps(scales, to_units);
     for (int g = 0; g < kHeads; ++g) {
       float* row = rows + g * stride + kTokens * w;
@@ -202,10 +234,10 @@ void decode_dim(const DecodeTask& task) {
   const KxvyLayout layout{task.head.window, kKeyBits, kValueBits};
   const Keys keys(task);
   LevelSource<kKeyBits, kDim> source(keys, layout);
-  const float largest = largest_scale(keys, layout.value_scales(kTokens), 0, keys.n_windows);
   const int value_dim = task.shape.value_dim;
   attend_codes(keys, source, [&](auto count, int first, float* rows) {
     constexpr int kHeads = decltype(count)::value;
+    const float largest = source.largest_value_scale();
     alignas(64) std::int16_t weight_memory[kHeads][kMaxTokens + 16];
     std::int16_t* weights[kHeads];
     for (int g = 0; g < kHeads; ++g) weights[g] = weight_memory[g];

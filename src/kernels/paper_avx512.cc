@@ -25,14 +25,21 @@ class PaperSource {
  public:
   PaperSource(const Keys& keys, const PaperIntLayout& layout) : keys_(keys), layout_(layout) {}
 
-  // Units from the largest zero and scale of the chunk's windows; brings the next chunk's records nearer meanwhile.
+  QEVICT_INLINE void prefetch_scales(int window) const {
+    prefetch_part(keys_, window, layout_.key_scales(), layout_.value_codes() - layout_.key_scales());
+  }
+  QEVICT_INLINE void prefetch_codes(int window) const {
+    prefetch_part(keys_, window, 0, layout_.key_scales());
+    prefetch_part(keys_, window, layout_.value_codes(), layout_.bytes() - layout_.value_codes());
+  }
+
+  // Units from the largest zero and scale of the chunk's windows.
   void find_units(int first, int last, Chunk& chunk) const {
     const int n = keys_.dim / 32;
     __m512i scales[kMaxDim / 32], zeros[kMaxDim / 32];
     for (int i = 0; i < n; ++i) scales[i] = zeros[i] = _mm512_setzero_si512();
     const __m512i magnitude = _mm512_set1_epi16(0x7fff);
     for (int w = first; w < last; ++w) {
-      prefetch_record(keys_, w + kChunk, layout_.bytes());
       const std::byte* record = keys_.windows[w].record;
       for (int i = 0; i < n; ++i) {
         const auto load = [&](std::size_t at) {
@@ -55,54 +62,63 @@ class PaperSource {
     set_units(keys_, reach, static_cast<float>(1 << kBits), chunk);  // codes are fractions
   }
 
-  QEVICT_INLINE void prepare(const CodeWindow& code, const Chunk& chunk, int window) {
+  QEVICT_INLINE void prepare(const CodeWindow* windows, int n, const Chunk& chunk) {
     const __m512 magic = _mm512_set1_ps(kMagic);
-    for (int i = 0; i < keys_.dim; i += 32) {
-      const auto integers = [&](std::size_t at, const float* units) {
-        const std::byte* from = code.record + at + 2 * static_cast<std::size_t>(i);
-        return interleave16(_mm512_fmadd_ps(load_halves(from), _mm512_load_ps(units + i), magic),
-                            _mm512_fmadd_ps(load_halves(from + 32), _mm512_load_ps(units + i + 16), magic));
-      };
-      _mm512_store_si512(scale_[window] + i, integers(layout_.key_scales(), chunk.scale_units));
-      _mm512_store_si512(zero_[window] + i, integers(layout_.key_zeros(), chunk.zero_units));
+    for (int w = 0; w < n; ++w) {
+      for (int i = 0; i < keys_.dim; i += 32) {
+        const auto integers = [&](std::size_t at, const float* units) {
+          const std::byte* from = windows[w].record + at + 2 * static_cast<std::size_t>(i);
+          return interleave16(_mm512_fmadd_ps(load_halves(from), _mm512_load_ps(units + i), magic),
+                              _mm512_fmadd_ps(load_halves(from + 32), _mm512_load_ps(units + i + 16), magic));
+        };
+        _mm512_store_si512(scale_[w] + i, integers(layout_.key_scales(), chunk.scale_units));
+        _mm512_store_si512(zero_[w] + i, integers(layout_.key_zeros(), chunk.zero_units));
+      }
     }
   }
 
   template <bool kNeox, int kHeads>
-  QEVICT_INLINE void sums(const CodeWindow& code, const TurnedQuery& query, int window, __m512i (&out)[kHeads]) const {
+  QEVICT_INLINE void sums(const CodeWindow* windows, const int (&window)[2], const TurnedQuery<kHeads> (&query)[2],
+                          __m512i (&out)[2][kHeads]) const {
     constexpr int kPerRow = 16 / kBits;                    // registers
     constexpr int kPairs = kNeox ? kPerRow : kPerRow / 2;  // of one row, or of two rows that lie half a key apart
     const int behind = kNeox ? keys_.dim / 2 : 4;          // from a pair's first register to its second
-    const std::byte* row = code.record;
-    const std::byte* row_y = kNeox ? row + behind / 4 / kPerRow * 64 : row;
-    for (int pair = 0; pair < keys_.dim / 8; pair += kPairs, row += 64, row_y += 64) {
+    const std::size_t row_y = kNeox ? static_cast<std::size_t>(behind / 4 / kPerRow * 64) : 0;
+    const std::byte* rows[2] = {windows[window[0]].record, windows[window[1]].record};
+    for (int pair = 0; pair < keys_.dim / 8; pair += kPairs) {
       unrolled(std::make_integer_sequence<int, kPairs>(), [&](auto i) {
         constexpr int kI = decltype(i)::value;
         constexpr int kShiftX = (kNeox ? kI : 2 * kI) * kBits, kShiftY = (kNeox ? kI : 2 * kI + 1) * kBits;
         const int at = (kNeox ? 4 : 8) * (pair + kI);
-        add_products(key<kShiftX>(row, window, at), key<kShiftY>(row_y, window, at + behind),
-                     keys_.rotation.turns()[pair + kI], keys_.rotation.in_window(pair + kI), query, at, at + behind,
-                     out);
+        __m512i x[2], y[2];
+        find_keys<kShiftX>(rows, 0, window, at, x);
+        find_keys<kShiftY>(rows, row_y, window, at + behind, y);
+        add_products(x, y, keys_.rotation.turns()[pair + kI], keys_.rotation.in_window(pair + kI), query, at,
+                     at + behind, out);
       });
+      for (const std::byte*& row : rows) row += 64;
     }
   }
 
  private:
   // Codes at bits kShift.. of each lane, as keys.
   template <int kShift>
-  QEVICT_INLINE __m512i key(const std::byte* row, int window, int at) const {
+  QEVICT_INLINE void find_keys(const std::byte* const (&rows)[2], std::size_t row_at, const int (&window)[2], int at,
+                               __m512i (&keys)[2]) const {
     constexpr int kUp = 15 - kBits - kShift;  // to the highest bits of a positive fraction
-    __m512i code = _mm512_loadu_si512(row);
-    code = kUp < 0 ? _mm512_srli_epi16(code, -kUp) : _mm512_slli_epi16(code, kUp);
-    code = _mm512_and_si512(code, _mm512_set1_epi16(((1 << kBits) - 1) << (15 - kBits)));
-    return _mm512_add_epi16(_mm512_mulhrs_epi16(code, broadcast64(scale_[window] + at)),
-                            broadcast64(zero_[window] + at));
+    const __m512i mask = _mm512_set1_epi16(((1 << kBits) - 1) << (15 - kBits));
+    for (int i = 0; i < 2; ++i) {
+      const __m512i row = _mm512_loadu_si512(rows[i] + row_at);
+      keys[i] = _mm512_and_si512(kUp < 0 ? _mm512_srli_epi16(row, -kUp) : _mm512_slli_epi16(row, kUp), mask);
+    }
+    for (int i = 0; i < 2; ++i) keys[i] = _mm512_mulhrs_epi16(keys[i], broadcast64(scale_[window[i]] + at));
+    for (int i = 0; i < 2; ++i) keys[i] = _mm512_add_epi16(keys[i], broadcast64(zero_[window[i]] + at));
   }
 
   const Keys& keys_;
   const PaperIntLayout& layout_;
-  alignas(64) std::int16_t scale_[2][kMaxDim];  // register order
-  alignas(64) std::int16_t zero_[2][kMaxDim];
+  alignas(64) std::int16_t scale_[kBlock][kMaxDim];  // register order
+  alignas(64) std::int16_t zero_[kBlock][kMaxDim];
 };
 
 // The weights of the values as bytes: [window][8 tokens' high 7 bits, then their low 7 bits].

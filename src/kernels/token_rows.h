@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "kernels/attention.h"
+#include "kernels/prefetch.h"
 
 namespace qevict {
 
@@ -39,16 +40,14 @@ class TokenRows {
 
  private:
   static constexpr int kRunsAhead = 3;
-  static constexpr std::ptrdiff_t kTokensAhead = 32;  // within a run: over the ends of pages
+  static constexpr std::ptrdiff_t kTokensAhead = 64;  // within a run: over the ends of pages
   static constexpr int kShort = 64;
 
-  // Both inlined: to GCC a function that only prefetches does nothing, and its calls go.
   __attribute__((always_inline)) void touch_run(const F16Run& run) const {
     if (run.n_tokens <= kShort) touch(of_ == Of::keys ? run.keys : run.values, run.n_tokens);
   }
   __attribute__((always_inline)) void touch(const Half* rows, int n) const {
-    constexpr int kLine = 64 / sizeof(Half);
-    for (int c = 0; c < n * dim_; c += kLine) __builtin_prefetch(rows + c);
+    prefetch(rows, static_cast<std::size_t>(n) * dim_ * sizeof(Half));
   }
 
   const F16Run* run_;
