@@ -33,7 +33,7 @@ void bind_ends(WeightLoader& loader, const Hparams& h, Weights& w) {
   w.token_embd = loader.embedding("token_embd.weight", h.shape.n_embd, h.shape.n_vocab);
   w.output_norm = loader.norm("output_norm.weight", h.shape.n_embd);
   w.output = loader.matrix("output.weight", h.shape.n_embd, h.shape.n_vocab, /*optional=*/true);
-  if (w.output == nullptr) w.output = loader.tied_head(w.token_embd);
+  if (!w.output) w.output = loader.tied_head(w.token_embd);
 }
 
 void bind_attention(WeightLoader& loader, const Hparams& h, int layer, LayerWeights& w) {
@@ -43,7 +43,7 @@ void bind_attention(WeightLoader& loader, const Hparams& h, int layer, LayerWeig
   const std::int64_t n_kv = std::int64_t{h.shape.head_dim} * h.shape.n_kv_heads;
   w.attn_norm = loader.norm(name("attn_norm.weight"), n_embd);
   w.wqkv = loader.matrix(name("attn_qkv.weight"), n_embd, n_q + 2 * n_kv, /*optional=*/true);
-  if (w.wqkv != nullptr) {
+  if (w.wqkv) {
     w.wqkv_b = loader.bias(name("attn_qkv.bias"), n_q + 2 * n_kv);
   } else {
     w.wq = loader.matrix(name("attn_q.weight"), n_embd, n_q);

@@ -49,8 +49,8 @@ ggml_tensor* LayerGraph::rms_norm(ggml_tensor* x, ggml_tensor* weight) {
   return ggml_mul(context_, ggml_rms_norm(context_, x, hparams_.rms_epsilon), weight);
 }
 
-ggml_tensor* LayerGraph::linear(ggml_tensor* weight, ggml_tensor* bias, ggml_tensor* x) {
-  ggml_tensor* y = ggml_mul_mat(context_, weight, x);
+ggml_tensor* LayerGraph::linear(const Matrix& weight, ggml_tensor* bias, ggml_tensor* x) {
+  ggml_tensor* y = multiply(context_, weight, x);
   return bias == nullptr ? y : ggml_add(context_, y, bias);
 }
 
@@ -58,7 +58,7 @@ LayerGraph::Heads LayerGraph::heads(const LayerWeights& w, ggml_tensor* x) {
   const ModelShape& shape = hparams_.shape;
   const std::int64_t head_dim = shape.head_dim;
   const std::int64_t n_tokens = x->ne[1];
-  if (w.wqkv == nullptr) {
+  if (!w.wqkv) {
     const auto split = [&](ggml_tensor* y, std::int64_t n) {
       return ggml_reshape_3d(context_, y, head_dim, n, n_tokens);
     };

@@ -42,7 +42,7 @@ class LayerGraph {
   };
 
   ggml_tensor* rms_norm(ggml_tensor* x, ggml_tensor* weight);
-  ggml_tensor* linear(ggml_tensor* weight, ggml_tensor* bias, ggml_tensor* x);  // bias may be null
+  ggml_tensor* linear(const Matrix& weight, ggml_tensor* bias, ggml_tensor* x);  // bias may be null
   Heads heads(const LayerWeights& weights, ggml_tensor* x);
   ggml_tensor* rope(ggml_tensor* heads);
   // [head_dim * n_heads][n_tokens], or only the last row if that is all that is wanted.

@@ -90,7 +90,7 @@ class GgmlRunner final : public Runner {
 ggml_tensor* GgmlRunner::output_head(ggml_context* context, ggml_tensor* x) const {
   const Weights& w = model_.weights();
   x = ggml_mul(context, ggml_rms_norm(context, x, model_.hparams().rms_epsilon), w.output_norm);
-  x = ggml_mul_mat(context, w.output, x);
+  x = multiply(context, w.output, x);
   if (w.output_b != nullptr) x = ggml_add(context, x, w.output_b);
   ggml_set_output(x);
   return x;
@@ -254,7 +254,7 @@ Result<void> GgmlRunner::decode_matmuls() {
     matmuls_ = Graph::with_room_for(kNodesPerLayer * (model_.weights().layers.size() + 1));
     for (int i = 0; i < ggml_graph_n_nodes(decode_.graph); ++i) {
       ggml_tensor* node = ggml_graph_node(decode_.graph, i);
-      if (node->op == GGML_OP_MUL_MAT) ggml_graph_add_node(matmuls_.graph, node);
+      if (node->op == GGML_OP_MUL_MAT || node->op == GGML_OP_MAP_CUSTOM3) ggml_graph_add_node(matmuls_.graph, node);
     }
   }
   return backend_->compute(matmuls_.graph);

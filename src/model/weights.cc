@@ -47,8 +47,8 @@ bool is_weight_type(ggml_type type) { return type == GGML_TYPE_F32 || ggml_get_t
 struct WeightLoader::Group {
   ggml_backend_buffer_type_t type;
   ggml_context_ptr context;
-  std::vector<ggml_tensor*> tensors;
-  std::vector<const TensorEntry*> entries;  // as tensors
+  std::vector<Matrix> matrices;             // or what has no offsets
+  std::vector<const TensorEntry*> entries;  // as matrices
   std::vector<ggml_backend_buffer_ptr> buffers;
 };
 
@@ -76,10 +76,10 @@ WeightLoader::Group& WeightLoader::group_of(ggml_backend_buffer_type_t type) {
   return *groups_.back();
 }
 
-ggml_backend_buffer_type_t WeightLoader::choose(const TensorEntry& entry, ggml_op op) const {
+ggml_backend_buffer_type_t WeightLoader::choose(const TensorEntry& entry, ggml_type as, ggml_op op) const {
   for (ggml_backend_buffer_type_t type : candidates_) {
     const ggml_context_ptr scratch(ggml_init({ggml_tensor_overhead() * 8, nullptr, true}));
-    ggml_tensor* weight = ggml_new_tensor(scratch.get(), entry.type, GGML_MAX_DIMS, entry.ne);
+    ggml_tensor* weight = ggml_new_tensor(scratch.get(), as, GGML_MAX_DIMS, entry.ne);
     ggml_tensor* result = sample_operation(scratch.get(), weight, op);
     const ggml_backend_buffer_ptr empty(ggml_backend_buft_alloc_buffer(type, 0));  // carries the type alone
     weight->buffer = empty.get();
@@ -88,25 +88,36 @@ ggml_backend_buffer_type_t WeightLoader::choose(const TensorEntry& entry, ggml_o
   return nullptr;
 }
 
-ggml_tensor* WeightLoader::place(const TensorEntry& entry, ggml_op op) {
-  ggml_backend_buffer_type_t type = choose(entry, op);
+ggml_tensor* WeightLoader::new_offsets(const TensorEntry& entry) {
+  if (!offsets_) offsets_.reset(ggml_init({ggml_tensor_overhead() * (file_.tensors().size() + 1), nullptr, true}));
+  return ggml_new_tensor_2d(offsets_.get(), GGML_TYPE_F32, entry.ne[1], entry.ne[0] / ggml_blck_size(entry.type));
+}
+
+Matrix WeightLoader::place(const TensorEntry& entry, ggml_op op) {
+  ggml_type as = entry.type;
+  ggml_backend_buffer_type_t type = choose(entry, as, op);
   if (type == nullptr) {
     fail(unsupported("model '{}': ggml cannot use tensor '{}' of type {} on this CPU", file_.path(), entry.name,
                      ggml_type_name(entry.type)));
-    return nullptr;
+    return {};
+  }
+  if (op == GGML_OP_MUL_MAT && as == GGML_TYPE_Q4_1 && type == candidates_.back()) {
+    ggml_backend_buffer_type_t faster = choose(entry, GGML_TYPE_Q4_0, op);
+    if (faster != candidates_.back()) type = faster, as = GGML_TYPE_Q4_0;
   }
   Group& group = group_of(type);
-  for (std::size_t i = 0; i < group.tensors.size(); ++i)
-    if (group.entries[i] == &entry) return group.tensors[i];  // a tied head that needs no copy
-  ggml_tensor* tensor = ggml_new_tensor(group.context.get(), entry.type, GGML_MAX_DIMS, entry.ne);
-  ggml_set_name(tensor, entry.name.c_str());
-  group.tensors.push_back(tensor);
+  for (std::size_t i = 0; i < group.matrices.size(); ++i)
+    if (group.entries[i] == &entry) return group.matrices[i];  // a tied head that needs no copy
+  Matrix matrix{ggml_new_tensor(group.context.get(), as, GGML_MAX_DIMS, entry.ne)};
+  ggml_set_name(matrix.weight, entry.name.c_str());
+  if (as != entry.type) matrix.offsets = new_offsets(entry);
+  group.matrices.push_back(matrix);
   group.entries.push_back(&entry);
-  return tensor;
+  return matrix;
 }
 
-ggml_tensor* WeightLoader::create(const std::string& name, std::int64_t ne0, std::int64_t ne1, ggml_op op,
-                                  bool optional) {
+const TensorEntry* WeightLoader::find(const std::string& name, std::int64_t ne0, std::int64_t ne1, ggml_op op,
+                                      bool optional) {
   if (error_) return nullptr;
   const TensorEntry* entry = file_.find(name);
   if (entry == nullptr) {
@@ -125,11 +136,18 @@ ggml_tensor* WeightLoader::create(const std::string& name, std::int64_t ne0, std
                      ggml_type_name(entry->type), is_matrix ? "a floating-point or quantized type" : "f32"));
     return nullptr;
   }
-  return place(*entry, op);
+  return entry;
 }
 
-ggml_tensor* WeightLoader::matrix(const std::string& name, std::int64_t n_in, std::int64_t n_out, bool optional) {
-  return create(name, n_in, n_out, GGML_OP_MUL_MAT, optional);
+ggml_tensor* WeightLoader::create(const std::string& name, std::int64_t ne0, std::int64_t ne1, ggml_op op,
+                                  bool optional) {
+  const TensorEntry* entry = find(name, ne0, ne1, op, optional);
+  return entry == nullptr ? nullptr : place(*entry, op).weight;
+}
+
+Matrix WeightLoader::matrix(const std::string& name, std::int64_t n_in, std::int64_t n_out, bool optional) {
+  const TensorEntry* entry = find(name, n_in, n_out, GGML_OP_MUL_MAT, optional);
+  return entry == nullptr ? Matrix{} : place(*entry, GGML_OP_MUL_MAT);
 }
 
 ggml_tensor* WeightLoader::norm(const std::string& name, std::int64_t n) {
@@ -148,8 +166,8 @@ ggml_tensor* WeightLoader::embedding(const std::string& name, std::int64_t n_emb
   return create(name, n_embd, n_vocab, GGML_OP_GET_ROWS, false);
 }
 
-ggml_tensor* WeightLoader::tied_head(ggml_tensor* embedding) {
-  if (error_) return nullptr;
+Matrix WeightLoader::tied_head(ggml_tensor* embedding) {
+  if (error_) return {};
   return place(*file_.find(ggml_get_name(embedding)), GGML_OP_MUL_MAT);
 }
 
@@ -168,9 +186,9 @@ void WeightLoader::map_group(Group& group) {
     ggml_backend_buffer_ptr buffer(ggml_backend_dev_buffer_from_host_ptr(device_, base, bytes.size(), bytes.size()));
     if (!buffer) return fail(error_of(Error::Kind::internal, "ggml cannot use the mapped file '{}'", file_.path()));
     ggml_backend_buffer_set_usage(buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
-    for (std::size_t i = 0; i < group.tensors.size(); ++i) {
+    for (std::size_t i = 0; i < group.matrices.size(); ++i) {
       if (group.entries[i]->shard != shard) continue;
-      ggml_backend_tensor_alloc(buffer.get(), group.tensors[i], base + group.entries[i]->offset);
+      ggml_backend_tensor_alloc(buffer.get(), group.matrices[i].weight, base + group.entries[i]->offset);
       mapped_bytes_ += group.entries[i]->bytes;
     }
     group.buffers.push_back(std::move(buffer));
@@ -200,16 +218,36 @@ void WeightLoader::copy_group(Group& group) {
                          ggml_backend_buft_name(group.type), file_.path(), take_log_errors()));
   ggml_backend_buffer_set_usage(buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
   ask_for_huge_pages(ggml_backend_buffer_get_base(buffer.get()), ggml_backend_buffer_get_size(buffer.get()));
-  for (std::size_t i = 0; i < group.tensors.size(); ++i) {
+  std::vector<std::byte> converted;
+  for (std::size_t i = 0; i < group.matrices.size(); ++i) {
     const TensorEntry& entry = *group.entries[i];
-    ggml_backend_tensor_set(group.tensors[i], file_.data(entry), 0, entry.bytes);
+    const Matrix& matrix = group.matrices[i];
+    const std::size_t bytes = ggml_nbytes(matrix.weight);
+    const std::byte* data = file_.data(entry);
+    if (matrix.offsets != nullptr) {
+      converted.resize(bytes);
+      split_q4_1({data, entry.bytes}, entry.ne[0], entry.ne[1], converted,
+                 {static_cast<float*>(matrix.offsets->data), static_cast<std::size_t>(ggml_nelements(matrix.offsets))});
+      data = converted.data();
+      repacked_bytes_ += ggml_nbytes(matrix.offsets);
+    }
+    ggml_backend_tensor_set(matrix.weight, data, 0, bytes);
     file_.shard(entry.shard).drop(entry.offset, entry.bytes);
-    repacked_bytes_ += entry.bytes;
+    repacked_bytes_ += bytes;
   }
   group.buffers.push_back(std::move(buffer));
 }
 
 void WeightLoader::load() {
+  if (error_) return;
+  if (offsets_) {
+    offsets_buffer_.reset(ggml_backend_alloc_ctx_tensors_from_buft(offsets_.get(), candidates_.back()));
+    if (!offsets_buffer_)
+      return fail(error_of(Error::Kind::internal, "no memory for the converted weights of '{}'", file_.path()));
+    ggml_backend_buffer_set_usage(offsets_buffer_.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+    ask_for_huge_pages(ggml_backend_buffer_get_base(offsets_buffer_.get()),
+                       ggml_backend_buffer_get_size(offsets_buffer_.get()));
+  }
   for (const auto& group : groups_) {
     if (error_) return;
     if (group->type == candidates_.back()) {

@@ -7,36 +7,37 @@
 #include <vector>
 
 #include "model/gguf_file.h"
+#include "model/matrix.h"
 
 namespace qevict {
 
 struct LayerWeights {
   ggml_tensor* attn_norm = nullptr;
-  ggml_tensor* wqkv = nullptr;  // fused; then wq, wk, wv are null
+  Matrix wqkv;  // fused; then wq, wk, wv are empty
   ggml_tensor* wqkv_b = nullptr;
-  ggml_tensor* wq = nullptr;
-  ggml_tensor* wk = nullptr;
-  ggml_tensor* wv = nullptr;
+  Matrix wq;
+  Matrix wk;
+  Matrix wv;
   ggml_tensor* wq_b = nullptr;
   ggml_tensor* wk_b = nullptr;
   ggml_tensor* wv_b = nullptr;
   ggml_tensor* q_norm = nullptr;
   ggml_tensor* k_norm = nullptr;
-  ggml_tensor* wo = nullptr;
+  Matrix wo;
   ggml_tensor* wo_b = nullptr;
   ggml_tensor* ffn_norm = nullptr;
-  ggml_tensor* ffn_gate = nullptr;
+  Matrix ffn_gate;
   ggml_tensor* ffn_gate_b = nullptr;
-  ggml_tensor* ffn_up = nullptr;
+  Matrix ffn_up;
   ggml_tensor* ffn_up_b = nullptr;
-  ggml_tensor* ffn_down = nullptr;
+  Matrix ffn_down;
   ggml_tensor* ffn_down_b = nullptr;
 };
 
 struct Weights {
   ggml_tensor* token_embd = nullptr;
   ggml_tensor* output_norm = nullptr;
-  ggml_tensor* output = nullptr;  // where the file has none: token_embd, maybe in a repacked copy
+  Matrix output;  // where the file has none: token_embd, maybe in a repacked copy
   ggml_tensor* output_b = nullptr;
   ggml_tensor* rope_freqs = nullptr;
   std::vector<LayerWeights> layers;
@@ -50,7 +51,7 @@ class WeightLoader {
   ~WeightLoader();
 
   // A matrix [n_in] -> [n_out], for a matmul. Missing: an error, or nullptr if optional.
-  ggml_tensor* matrix(const std::string& name, std::int64_t n_in, std::int64_t n_out, bool optional = false);
+  Matrix matrix(const std::string& name, std::int64_t n_in, std::int64_t n_out, bool optional = false);
   // A vector of f32: a norm's weight (multiplied) or a bias (added).
   ggml_tensor* norm(const std::string& name, std::int64_t n);
   ggml_tensor* bias(const std::string& name, std::int64_t n);               // optional
@@ -58,7 +59,7 @@ class WeightLoader {
   // Rows looked up by token.
   ggml_tensor* embedding(const std::string& name, std::int64_t n_embd, std::int64_t n_vocab);
   // A tied output head: the embedding once more, as a matmul's weight.
-  ggml_tensor* tied_head(ggml_tensor* embedding);
+  Matrix tied_head(ggml_tensor* embedding);
 
   // Tensors of the file that nobody asked for would change what the model computes: refused by name.
   void refuse_unused();
@@ -74,9 +75,12 @@ class WeightLoader {
  private:
   struct Group;  // tensors of one buffer type
 
+  // The file's tensor, checked; null if it is missing or does not fit.
+  const TensorEntry* find(const std::string& name, std::int64_t ne0, std::int64_t ne1, ggml_op op, bool optional);
   ggml_tensor* create(const std::string& name, std::int64_t ne0, std::int64_t ne1, ggml_op op, bool optional);
-  ggml_tensor* place(const TensorEntry& entry, ggml_op op);
-  ggml_backend_buffer_type_t choose(const TensorEntry& entry, ggml_op op) const;
+  Matrix place(const TensorEntry& entry, ggml_op op);
+  ggml_backend_buffer_type_t choose(const TensorEntry& entry, ggml_type type, ggml_op op) const;
+  ggml_tensor* new_offsets(const TensorEntry& entry);
   Group& group_of(ggml_backend_buffer_type_t type);
   void map_group(Group& group);
   void copy_group(Group& group);
@@ -88,6 +92,8 @@ class WeightLoader {
   ggml_backend_dev_t device_;
   std::vector<ggml_backend_buffer_type_t> candidates_;  // best first, the plain CPU type last
   std::vector<std::unique_ptr<Group>> groups_;
+  ggml_context_ptr offsets_;  // of converted matrices
+  ggml_backend_buffer_ptr offsets_buffer_;
   std::vector<std::string> used_;
   std::optional<Error> error_;
   std::size_t mapped_bytes_ = 0;
