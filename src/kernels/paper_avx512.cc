@@ -27,6 +27,7 @@ class PaperSource {
 
   QEVICT_INLINE void prefetch_scales(int window) const {
     prefetch_part(keys_, window, layout_.key_scales(), layout_.value_codes() - layout_.key_scales());
+    prefetch_part(keys_, window, layout_.value_scales(), 2 * kTokens);
   }
   QEVICT_INLINE void prefetch_codes(int window) const {
     prefetch_part(keys_, window, 0, layout_.key_scales());
@@ -34,8 +35,9 @@ class PaperSource {
   }
 
   // Units from the largest zero and scale of the chunk's windows.
-  void find_units(int first, int last, Chunk& chunk) const {
+  void find_units(int first, int last, Chunk& chunk) {
     const int n = keys_.dim / 32;
+    if (first == 0) value_tops_ = _mm_setzero_si128();
     __m512i scales[kMaxDim / 32], zeros[kMaxDim / 32];
     for (int i = 0; i < n; ++i) scales[i] = zeros[i] = _mm512_setzero_si512();
     const __m512i magnitude = _mm512_set1_epi16(0x7fff);
@@ -48,6 +50,8 @@ class PaperSource {
         scales[i] = _mm512_max_epu16(scales[i], load(layout_.key_scales()));
         zeros[i] = _mm512_max_epu16(zeros[i], _mm512_and_si512(load(layout_.key_zeros()), magnitude));
       }
+      value_tops_ = _mm_max_epu16(value_tops_,
+                                  _mm_loadu_si128(reinterpret_cast<const __m128i*>(record + layout_.value_scales())));
     }
     alignas(64) float reach[kMaxDim];
     for (int i = 0; i < n; ++i) {
@@ -75,6 +79,11 @@ class PaperSource {
         _mm512_store_si512(zero_[w] + i, integers(layout_.key_zeros(), chunk.zero_units));
       }
     }
+  }
+
+  // After all chunks: of the values of all windows.
+  float largest_value_scale() const {
+    return std::max(_mm512_reduce_max_ps(_mm512_zextps256_ps512(_mm256_cvtph_ps(value_tops_))), 1e-20f);
   }
 
   template <bool kNeox, int kHeads>
@@ -117,6 +126,7 @@ class PaperSource {
 
   const Keys& keys_;
   const PaperIntLayout& layout_;
+  __m128i value_tops_ = _mm_setzero_si128();         // f16, all positive
   alignas(64) std::int16_t scale_[kBlock][kMaxDim];  // register order
   alignas(64) std::int16_t zero_[kBlock][kMaxDim];
 };
@@ -201,23 +211,14 @@ QEVICT_NOINLINE void value_sums(const Keys& keys, const PaperIntLayout& layout, 
   }
 }
 
-float largest_value_scale(const Keys& keys, const PaperIntLayout& layout) {
-  __m128i top = _mm_setzero_si128();
-  for (int w = 0; w < keys.n_windows; ++w)
-    top = _mm_max_epu16(
-        top, _mm_loadu_si128(reinterpret_cast<const __m128i*>(keys.windows[w].record + layout.value_scales())));
-  const float largest = _mm256_cvtss_f32(_mm256_cvtph_ps(top));
-  return std::max({largest, _mm512_reduce_max_ps(_mm512_zextps256_ps512(_mm256_cvtph_ps(top))), 1e-20f});
-}
-
 template <int kBits>
 void decode_bits(const DecodeTask& task) {
   const PaperIntLayout layout{task.head.window, kBits};
   const Keys keys(task);
   PaperSource<kBits> source(keys, layout);
-  const float largest_scale = largest_value_scale(keys, layout);
   attend_codes(keys, source, [&](auto count, int first, float* rows) {
     constexpr int kHeads = decltype(count)::value;
+    const float largest_scale = source.largest_value_scale();
     alignas(64) std::uint8_t plane_bytes[kHeads][2 * kMaxTokens + 2 * kPlaneBytes];
     std::uint8_t* planes[kHeads];
     for (int g = 0; g < kHeads; ++g) planes[g] = plane_bytes[g];
