@@ -43,6 +43,11 @@ void bind_attention(WeightLoader& loader, const Hparams& h, int layer, LayerWeig
   const std::int64_t n_kv = std::int64_t{h.shape.head_dim} * h.shape.n_kv_heads;
   w.attn_norm = loader.norm(name("attn_norm.weight"), n_embd);
   w.wqkv = loader.matrix(name("attn_qkv.weight"), n_embd, n_q + 2 * n_kv, /*optional=*/true);
+  const bool biased =
+      loader.has(name("attn_q.bias")) || loader.has(name("attn_k.bias")) || loader.has(name("attn_v.bias"));
+  if (!w.wqkv && !biased)
+    w.wqkv = loader.stacked(std::vector{name("attn_q.weight"), name("attn_k.weight"), name("attn_v.weight")}, n_embd,
+                            std::vector{n_q, n_kv, n_kv});
   if (w.wqkv) {
     w.wqkv_b = loader.bias(name("attn_qkv.bias"), n_q + 2 * n_kv);
   } else {
@@ -59,8 +64,14 @@ void bind_attention(WeightLoader& loader, const Hparams& h, int layer, LayerWeig
 void bind_ffn(WeightLoader& loader, const Hparams& h, int layer, LayerWeights& w) {
   const auto name = [&](std::string_view part) { return layer_tensor(layer, part); };
   w.ffn_norm = loader.norm(name("ffn_norm.weight"), h.shape.n_embd);
-  w.ffn_gate = loader.matrix(name("ffn_gate.weight"), h.shape.n_embd, h.n_ff);
-  w.ffn_up = loader.matrix(name("ffn_up.weight"), h.shape.n_embd, h.n_ff);
+  const bool biased = loader.has(name("ffn_gate.bias")) || loader.has(name("ffn_up.bias"));
+  if (!biased)
+    w.ffn_gate_up = loader.stacked(std::vector{name("ffn_gate.weight"), name("ffn_up.weight")}, h.shape.n_embd,
+                                   std::vector<std::int64_t>{h.n_ff, h.n_ff});
+  if (!w.ffn_gate_up) {
+    w.ffn_gate = loader.matrix(name("ffn_gate.weight"), h.shape.n_embd, h.n_ff);
+    w.ffn_up = loader.matrix(name("ffn_up.weight"), h.shape.n_embd, h.n_ff);
+  }
   w.ffn_down = loader.matrix(name("ffn_down.weight"), h.n_ff, h.shape.n_embd);
 }
 

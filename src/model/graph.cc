@@ -103,6 +103,7 @@ ggml_tensor* LayerGraph::wanted_rows(ggml_tensor* x) {
 }
 
 ggml_tensor* LayerGraph::swiglu(const LayerWeights& w, ggml_tensor* x) {
+  if (w.ffn_gate_up) return linear(w.ffn_down, w.ffn_down_b, ggml_swiglu(context_, linear(w.ffn_gate_up, nullptr, x)));
   ggml_tensor* up = linear(w.ffn_up, w.ffn_up_b, x);
   ggml_tensor* gate = linear(w.ffn_gate, w.ffn_gate_b, x);
   return linear(w.ffn_down, w.ffn_down_b, ggml_swiglu_split(context_, gate, up));

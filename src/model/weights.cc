@@ -47,8 +47,8 @@ bool is_weight_type(ggml_type type) { return type == GGML_TYPE_F32 || ggml_get_t
 struct WeightLoader::Group {
   ggml_backend_buffer_type_t type;
   ggml_context_ptr context;
-  std::vector<Matrix> matrices;             // or what has no offsets
-  std::vector<const TensorEntry*> entries;  // as matrices
+  std::vector<Matrix> matrices;                          // or what has no offsets
+  std::vector<std::vector<const TensorEntry*>> entries;  // as matrices: what is stacked in each
   std::vector<ggml_backend_buffer_ptr> buffers;
 };
 
@@ -88,31 +88,38 @@ ggml_backend_buffer_type_t WeightLoader::choose(const TensorEntry& entry, ggml_t
   return nullptr;
 }
 
-ggml_tensor* WeightLoader::new_offsets(const TensorEntry& entry) {
+ggml_tensor* WeightLoader::new_offsets(std::int64_t n_in, std::int64_t n_out) {
   if (!offsets_) offsets_.reset(ggml_init({ggml_tensor_overhead() * (file_.tensors().size() + 1), nullptr, true}));
-  return ggml_new_tensor_2d(offsets_.get(), GGML_TYPE_F32, entry.ne[1], entry.ne[0] / ggml_blck_size(entry.type));
+  return ggml_new_tensor_2d(offsets_.get(), GGML_TYPE_F32, n_out, n_in / ggml_blck_size(GGML_TYPE_Q4_1));
 }
 
-Matrix WeightLoader::place(const TensorEntry& entry, ggml_op op) {
-  ggml_type as = entry.type;
-  ggml_backend_buffer_type_t type = choose(entry, as, op);
-  if (type == nullptr) {
-    fail(unsupported("model '{}': ggml cannot use tensor '{}' of type {} on this CPU", file_.path(), entry.name,
-                     ggml_type_name(entry.type)));
+WeightLoader::Placement WeightLoader::placement_of(const TensorEntry& entry, ggml_op op) const {
+  ggml_backend_buffer_type_t buffers = choose(entry, entry.type, op);
+  if (op == GGML_OP_MUL_MAT && entry.type == GGML_TYPE_Q4_1 && buffers == candidates_.back()) {
+    ggml_backend_buffer_type_t faster = choose(entry, GGML_TYPE_Q4_0, op);
+    if (faster != candidates_.back()) return {faster, GGML_TYPE_Q4_0};
+  }
+  return {buffers, entry.type};
+}
+
+Matrix WeightLoader::place(std::span<const TensorEntry* const> entries, ggml_op op) {
+  const TensorEntry& first = *entries.front();
+  const Placement placement = placement_of(first, op);
+  if (placement.buffers == nullptr) {
+    fail(unsupported("model '{}': ggml cannot use tensor '{}' of type {} on this CPU", file_.path(), first.name,
+                     ggml_type_name(first.type)));
     return {};
   }
-  if (op == GGML_OP_MUL_MAT && as == GGML_TYPE_Q4_1 && type == candidates_.back()) {
-    ggml_backend_buffer_type_t faster = choose(entry, GGML_TYPE_Q4_0, op);
-    if (faster != candidates_.back()) type = faster, as = GGML_TYPE_Q4_0;
-  }
-  Group& group = group_of(type);
+  Group& group = group_of(placement.buffers);
   for (std::size_t i = 0; i < group.matrices.size(); ++i)
-    if (group.entries[i] == &entry) return group.matrices[i];  // a tied head that needs no copy
-  Matrix matrix{ggml_new_tensor(group.context.get(), as, GGML_MAX_DIMS, entry.ne)};
-  ggml_set_name(matrix.weight, entry.name.c_str());
-  if (as != entry.type) matrix.offsets = new_offsets(entry);
+    if (std::ranges::equal(group.entries[i], entries)) return group.matrices[i];  // a tied head that needs no copy
+  std::int64_t n_out = 0;
+  for (const TensorEntry* entry : entries) n_out += entry->ne[1];
+  Matrix matrix{ggml_new_tensor_2d(group.context.get(), placement.type, first.ne[0], n_out)};
+  ggml_set_name(matrix.weight, first.name.c_str());
+  if (placement.type != first.type) matrix.offsets = new_offsets(first.ne[0], n_out);
   group.matrices.push_back(matrix);
-  group.entries.push_back(&entry);
+  group.entries.emplace_back(entries.begin(), entries.end());
   return matrix;
 }
 
@@ -142,12 +149,28 @@ const TensorEntry* WeightLoader::find(const std::string& name, std::int64_t ne0,
 ggml_tensor* WeightLoader::create(const std::string& name, std::int64_t ne0, std::int64_t ne1, ggml_op op,
                                   bool optional) {
   const TensorEntry* entry = find(name, ne0, ne1, op, optional);
-  return entry == nullptr ? nullptr : place(*entry, op).weight;
+  return entry == nullptr ? nullptr : place({&entry, 1}, op).weight;
 }
 
 Matrix WeightLoader::matrix(const std::string& name, std::int64_t n_in, std::int64_t n_out, bool optional) {
   const TensorEntry* entry = find(name, n_in, n_out, GGML_OP_MUL_MAT, optional);
-  return entry == nullptr ? Matrix{} : place(*entry, GGML_OP_MUL_MAT);
+  return entry == nullptr ? Matrix{} : place({&entry, 1}, GGML_OP_MUL_MAT);
+}
+
+Matrix WeightLoader::stacked(std::span<const std::string> names, std::int64_t n_in,
+                             std::span<const std::int64_t> n_out) {
+  if (error_) return {};
+  std::vector<const TensorEntry*> entries;
+  for (const std::string& name : names) {
+    const TensorEntry* entry = file_.find(name);
+    if (entry == nullptr || (!entries.empty() && entry->type != entries.front()->type)) return {};
+    const ggml_backend_buffer_type_t buffers = placement_of(*entry, GGML_OP_MUL_MAT).buffers;
+    if (buffers == nullptr || buffers == candidates_.back()) return {};
+    entries.push_back(entry);
+  }
+  for (std::size_t i = 0; i < names.size(); ++i)
+    if (find(names[i], n_in, n_out[i], GGML_OP_MUL_MAT, false) == nullptr) return {};
+  return place(entries, GGML_OP_MUL_MAT);
 }
 
 ggml_tensor* WeightLoader::norm(const std::string& name, std::int64_t n) {
@@ -168,7 +191,8 @@ ggml_tensor* WeightLoader::embedding(const std::string& name, std::int64_t n_emb
 
 Matrix WeightLoader::tied_head(ggml_tensor* embedding) {
   if (error_) return {};
-  return place(*file_.find(ggml_get_name(embedding)), GGML_OP_MUL_MAT);
+  const TensorEntry* entry = file_.find(ggml_get_name(embedding));
+  return place({&entry, 1}, GGML_OP_MUL_MAT);
 }
 
 void WeightLoader::refuse_unused() {
@@ -187,9 +211,10 @@ void WeightLoader::map_group(Group& group) {
     if (!buffer) return fail(error_of(Error::Kind::internal, "ggml cannot use the mapped file '{}'", file_.path()));
     ggml_backend_buffer_set_usage(buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
     for (std::size_t i = 0; i < group.matrices.size(); ++i) {
-      if (group.entries[i]->shard != shard) continue;
-      ggml_backend_tensor_alloc(buffer.get(), group.matrices[i].weight, base + group.entries[i]->offset);
-      mapped_bytes_ += group.entries[i]->bytes;
+      const TensorEntry& entry = *group.entries[i].front();  // nothing stacked is mapped
+      if (entry.shard != shard) continue;
+      ggml_backend_tensor_alloc(buffer.get(), group.matrices[i].weight, base + entry.offset);
+      mapped_bytes_ += entry.bytes;
     }
     group.buffers.push_back(std::move(buffer));
   }
@@ -218,21 +243,29 @@ void WeightLoader::copy_group(Group& group) {
                          ggml_backend_buft_name(group.type), file_.path(), take_log_errors()));
   ggml_backend_buffer_set_usage(buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
   ask_for_huge_pages(ggml_backend_buffer_get_base(buffer.get()), ggml_backend_buffer_get_size(buffer.get()));
-  std::vector<std::byte> converted;
+  std::vector<std::byte> stack, converted;
   for (std::size_t i = 0; i < group.matrices.size(); ++i) {
-    const TensorEntry& entry = *group.entries[i];
+    const std::vector<const TensorEntry*>& entries = group.entries[i];
+    std::span<const std::byte> data{file_.data(*entries.front()), entries.front()->bytes};
+    if (entries.size() > 1) {
+      stack.clear();
+      for (const TensorEntry* entry : entries) {
+        const std::byte* rows = file_.data(*entry);
+        stack.insert(stack.end(), rows, rows + entry->bytes);
+      }
+      data = stack;
+    }
     const Matrix& matrix = group.matrices[i];
     const std::size_t bytes = ggml_nbytes(matrix.weight);
-    const std::byte* data = file_.data(entry);
     if (matrix.offsets != nullptr) {
       converted.resize(bytes);
-      split_q4_1({data, entry.bytes}, entry.ne[0], entry.ne[1], converted,
+      split_q4_1(data, matrix.weight->ne[0], matrix.weight->ne[1], converted,
                  {static_cast<float*>(matrix.offsets->data), static_cast<std::size_t>(ggml_nelements(matrix.offsets))});
-      data = converted.data();
+      data = converted;
       repacked_bytes_ += ggml_nbytes(matrix.offsets);
     }
-    ggml_backend_tensor_set(matrix.weight, data, 0, bytes);
-    file_.shard(entry.shard).drop(entry.offset, entry.bytes);
+    ggml_backend_tensor_set(matrix.weight, data.data(), 0, bytes);
+    for (const TensorEntry* entry : entries) file_.shard(entry->shard).drop(entry->offset, entry->bytes);
     repacked_bytes_ += bytes;
   }
   group.buffers.push_back(std::move(buffer));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,7 @@ namespace qevict {
 
 struct LayerWeights {
   ggml_tensor* attn_norm = nullptr;
-  Matrix wqkv;  // fused; then wq, wk, wv are empty
+  Matrix wqkv;  // fused, in the file or by us; then wq, wk, wv are empty
   ggml_tensor* wqkv_b = nullptr;
   Matrix wq;
   Matrix wk;
@@ -26,6 +27,7 @@ struct LayerWeights {
   Matrix wo;
   ggml_tensor* wo_b = nullptr;
   ggml_tensor* ffn_norm = nullptr;
+  Matrix ffn_gate_up;  // fused by us; then the next two are empty
   Matrix ffn_gate;
   ggml_tensor* ffn_gate_b = nullptr;
   Matrix ffn_up;
@@ -52,6 +54,10 @@ class WeightLoader {
 
   // A matrix [n_in] -> [n_out], for a matmul. Missing: an error, or nullptr if optional.
   Matrix matrix(const std::string& name, std::int64_t n_in, std::int64_t n_out, bool optional = false);
+  // Several matrices of one input as one, their outputs behind each other: fewer operations, and the input is quantized
+  // once. Empty, with nothing asked for, unless all are in the file, of one type, and repacked anyway.
+  Matrix stacked(std::span<const std::string> names, std::int64_t n_in, std::span<const std::int64_t> n_out);
+  bool has(const std::string& name) const { return file_.find(name) != nullptr; }
   // A vector of f32: a norm's weight (multiplied) or a bias (added).
   ggml_tensor* norm(const std::string& name, std::int64_t n);
   ggml_tensor* bias(const std::string& name, std::int64_t n);               // optional
@@ -78,9 +84,14 @@ class WeightLoader {
   // The file's tensor, checked; null if it is missing or does not fit.
   const TensorEntry* find(const std::string& name, std::int64_t ne0, std::int64_t ne1, ggml_op op, bool optional);
   ggml_tensor* create(const std::string& name, std::int64_t ne0, std::int64_t ne1, ggml_op op, bool optional);
-  Matrix place(const TensorEntry& entry, ggml_op op);
+  struct Placement {
+    ggml_backend_buffer_type_t buffers;
+    ggml_type type;
+  };
+  Placement placement_of(const TensorEntry& entry, ggml_op op) const;
+  Matrix place(std::span<const TensorEntry* const> entries, ggml_op op);
   ggml_backend_buffer_type_t choose(const TensorEntry& entry, ggml_type type, ggml_op op) const;
-  ggml_tensor* new_offsets(const TensorEntry& entry);
+  ggml_tensor* new_offsets(std::int64_t n_in, std::int64_t n_out);
   Group& group_of(ggml_backend_buffer_type_t type);
   void map_group(Group& group);
   void copy_group(Group& group);

@@ -91,6 +91,13 @@ class Writer {
     if (!model_.chat_template.empty()) gguf_set_val_str(meta, "tokenizer.chat_template", model_.chat_template.c_str());
   }
 
+  ggml_type matrix_type() const {
+    if (model_.matrices == "q8_0") return GGML_TYPE_Q8_0;
+    if (model_.matrices == "q4_1") return GGML_TYPE_Q4_1;
+    if (model_.matrices == "f32") return GGML_TYPE_F32;
+    throw std::runtime_error("matrices of type " + model_.matrices);
+  }
+
   int width() const { return model_.n_heads * model_.head_dim; }
 
   // Values mean + spread * N(0, 1); one-dimensional if rows is 0.
@@ -101,7 +108,7 @@ class Writer {
     std::normal_distribution<float> normal;
     for (float& value : values) value = mean + spread * normal(random_);
     if (name == model_.transposed) std::swap(columns, rows);
-    ggml_type type = is_matrix && model_.quantized ? GGML_TYPE_Q8_0 : GGML_TYPE_F32;
+    ggml_type type = is_matrix ? matrix_type() : GGML_TYPE_F32;
     if (name == model_.half_tensor) type = GGML_TYPE_F16;
     ggml_tensor* tensor = is_matrix ? ggml_new_tensor_2d(tensors_.get(), type, columns, rows)
                                     : ggml_new_tensor_1d(tensors_.get(), type, columns);

@@ -25,7 +25,7 @@ struct TinyModel {
   bool llama_bias = false;  // biases on attn_output and the FFN (llama only)
   bool fused_qkv = false;
   bool tied_head = false;
-  bool quantized = false;  // Q8_0 matrices instead of f32
+  std::string matrices = "f32";  // or "q8_0", "q4_1"
   unsigned seed = 1;
 
   // To damage the file: called with the finished metadata before it is written.
