@@ -140,10 +140,12 @@ class Engines {
 };
 
 Result<int> context_size(const Options& options, const BenchPlan& plan) {
-  const int longest = plan.longest_context();
-  if (options.ctx_size == 0 || longest <= options.ctx_size) return longest;
+  const std::int64_t longest = plan.longest_context();
+  const std::int64_t most = options.ctx_size > 0 ? options.ctx_size : kMostTokens;
+  if (longest <= most) return static_cast<int>(longest);
   return Error{Error::Kind::too_long,
-               fmt::format("the longest run has {} tokens, the context (-c) {}", longest, options.ctx_size)};
+               fmt::format("the longest run has {} tokens, more than the {} of {}: take smaller -d, -p, -n or -r",
+                           longest, most, options.ctx_size > 0 ? "the context (-c)" : "any context")};
 }
 
 // The other end of measure_rss(): one prefill of everything that is read before decoding, and a few steps.
@@ -271,10 +273,29 @@ Result<void> check_plan(const BenchPlan& plan) {
   return {};
 }
 
+// The kernels have no method, no model and one size.
+Result<void> check_kernels(const Options& options, const BenchOptions& bench) {
+  constexpr int kFewest = 32, kMost = 1 << 17;  // 90 heads of f16 tokens are then 3 GB
+  const int depth = bench.plan.depths.front();
+  if (bench.plan.depths.size() > 1) return invalid("--kernels takes one -d, got {}", bench.plan.depths.size());
+  if (bench.depths_given && (depth < kFewest || depth > kMost)) {
+    return invalid("--kernels takes -d from {} to {} tokens, got {}", kFewest, kMost, depth);
+  }
+  const std::pair<bool, const char*> without_effect[] = {{options.cache.method != CacheConfig{}.method, "--kv-method"},
+                                                         {!bench.rivals.empty(), "--vs"},
+                                                         {bench.rss, "--rss"},
+                                                         {bench.plan.after_prompt, "--after-prompt"},
+                                                         {bench.plan.keep_fill, "--keep-fill"}};
+  for (const auto& [given, flag] : without_effect)
+    if (given) return invalid("{} contradicts --kernels, which times kernels alone", flag);
+  return {};
+}
+
 int run(Options& options, const BenchOptions& bench) {
   if (bench.kernels) {
+    if (const Result<void> checked = check_kernels(options, bench); !checked) return fail(checked.error());
     if (const Result<void> completed = complete(options); !completed) return fail(completed.error());
-    return bench_kernels(options, {.n_tokens = bench.depths_given ? std::max(8, bench.plan.depths.front()) : 7680,
+    return bench_kernels(options, {.n_tokens = bench.depths_given ? bench.plan.depths.front() : 7680,
                                    .repetitions = bench.repetitions_given ? bench.plan.repetitions : 11,
                                    .format = bench.format});
   }

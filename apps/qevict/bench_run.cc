@@ -17,13 +17,13 @@ int decode_fill(int depth) { return std::max(1, depth); }  // decoding needs som
 
 }  // namespace
 
-int BenchPlan::context_tokens(int depth) const {
-  if (after_prompt) return depth + n_prompt + n_gen;
-  const int steps = keep_fill ? n_gen * (repetitions + 1) : n_gen;
-  return std::max(depth + n_prompt, n_gen > 0 ? decode_fill(depth) + steps : 0);
+std::int64_t BenchPlan::context_tokens(int depth) const {
+  if (after_prompt) return std::int64_t{depth} + n_prompt + n_gen;
+  const std::int64_t steps = keep_fill ? std::int64_t{n_gen} * (repetitions + 1) : n_gen;
+  return std::max<std::int64_t>(std::int64_t{depth} + n_prompt, n_gen > 0 ? decode_fill(depth) + steps : 0);
 }
 
-int BenchPlan::longest_context() const { return context_tokens(std::ranges::max(depths)); }
+std::int64_t BenchPlan::longest_context() const { return context_tokens(std::ranges::max(depths)); }
 
 std::vector<Token> random_tokens(int count, int n_vocab) {
   std::mt19937 random(1);
@@ -47,7 +47,7 @@ BenchRun::BenchRun(const BenchPlan& plan, int n_vocab, std::vector<std::unique_p
     : plan_(plan),
       engines_(std::move(engines)),
       kept_depth_(engines_.size(), -1),
-      tokens_(random_tokens(plan.longest_context(), n_vocab)) {
+      tokens_(random_tokens(static_cast<int>(plan.longest_context()), n_vocab)) {
   for (const int depth : plan.depths)
     work_ += work_of(depth) * static_cast<double>(engines_.size()) * (plan.repetitions + 1);
 }

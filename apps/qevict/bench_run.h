@@ -20,8 +20,8 @@ struct BenchPlan {
   bool keep_fill = false;
 
   // Most tokens a cache holds at that depth.
-  int context_tokens(int depth) const;
-  int longest_context() const;
+  std::int64_t context_tokens(int depth) const;
+  std::int64_t longest_context() const;
 };
 
 std::vector<Token> random_tokens(int count, int n_vocab);

@@ -16,7 +16,7 @@ namespace {
 struct EvalTask {
   std::string_view name;
   std::string_view summary;
-  std::string_view options;  // those of kOwnOptions it takes, each between spaces
+  std::string_view options;  // those of kOwnOptions it takes, each between spaces; --kv: methods are compared
   int (*run)(Options&, const EvalOptions&);
 };
 
@@ -25,11 +25,11 @@ int run_codec(Options& options, const EvalOptions& eval) {
 }
 
 constexpr EvalTask kTasks[] = {
-    {"perplexity", "divergence from the full cache while decoding", " --text --ctx-size --prefill --chunks ",
+    {"perplexity", "divergence from the full cache while decoding", " --kv --text --ctx-size --prefill --chunks ",
      run_perplexity},
     {"facts", "numbers hidden in a text, asked for after it was compressed",
-     " --text --ctx-size --facts --samples --questions --seed ", run_facts},
-    {"generation", "a greedy text beside the full cache's", " --text --prefill --n-predict ", run_generation},
+     " --kv --text --ctx-size --facts --samples --questions --seed ", run_facts},
+    {"generation", "a greedy text beside the full cache's", " --kv --text --prefill --n-predict ", run_generation},
     {"codec", "error of scores and outputs of each codec, on synthetic data and on --text",
      " --text --ctx-size --calibration ", run_codec},
     {"calibrate", "writes --out, key ranges and levels of codecs nuq2, nuq3 and nuq4, from --text",
@@ -65,6 +65,14 @@ int run(const CLI::App& command, Options& options, const EvalOptions& eval) {
     const bool takes = task->options.find(fmt::format(" {} ", option)) != std::string_view::npos;
     if (!takes && typed(command, std::string(option))) {
       return fail(invalid("{} is not an option of eval {}", option, task->name));
+    }
+  }
+  const bool compares = task->options.find(" --kv ") != std::string_view::npos;
+  for (const CLI::Option* option : command.get_options()) {
+    const std::string flag = "--" + (option->get_lnames().empty() ? "" : option->get_lnames().front());
+    const bool of_cache = flag.starts_with("--kv-") || flag == "--budget-base" || flag == "--no-promotion";
+    if (of_cache && !compares && typed(command, flag)) {
+      return fail(invalid("{} is not an option of eval {}, which compares no methods", flag, task->name));
     }
   }
   return task->run(options, eval);

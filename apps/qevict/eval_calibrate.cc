@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "base/part_file.h"
 #include "eval/calibrate.h"
 #include "eval_tasks.h"
 #include "messages.h"
@@ -18,11 +19,11 @@ int run_calibrate(Options& options, const EvalOptions& eval) {
   if (!text) return fail(text.error());
   if (const Result<void> completed = complete(options); !completed) return fail(completed.error());
   const std::string path = eval.out.empty() ? nuq_path(options.model) : eval.out;
-  // Before the work, not after it.
+  // Whether it can be written: before the work, not after it.
   std::error_code problem;
-  if (std::filesystem::exists(path, problem)) {
-    return fail(io_error("{} exists: give another name with --out or remove it", path));
-  }
+  const Result<std::string> probe = new_part_file(path);
+  if (!probe) return fail(probe.error());
+  std::filesystem::remove(*probe, problem);
   const Result<Model> model = Model::load(options.model);
   if (!model) return fail(model.error());
   const Result<std::vector<Token>> tokens = model->tokenize(*text, true, false);

@@ -18,6 +18,7 @@ constexpr int kQueryRows = 8;  // of the text's last tokens
 constexpr int kSinks = 5;
 constexpr int kDefaultTokens = 1029;  // a whole number of windows of 32 and the sinks
 constexpr int kFewestTokens = 64;
+constexpr int kMostTokens = 1 << 15;
 
 struct Measured {
   std::string data;
@@ -97,6 +98,9 @@ int eval_codec(Options& options, EvalCodecOptions eval) {
   if (eval.n_tokens == 0) eval.n_tokens = kDefaultTokens;
   if (eval.n_tokens < kFewestTokens) {
     return fail(invalid("--ctx-size {} is too short to measure on: give at least {}", eval.n_tokens, kFewestTokens));
+  }
+  if (eval.n_tokens > kMostTokens) {
+    return fail(invalid("--ctx-size {} takes too long to measure on: give at most {}", eval.n_tokens, kMostTokens));
   }
   if (eval.text.empty() && !eval.calibration.empty()) {
     return fail(invalid("--calibration {} is of a model: give --text, too", eval.calibration));

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <sstream>
 
 #include "messages.h"
@@ -45,18 +46,24 @@ Result<CacheConfig> parse_cache(const Options& options, const std::string& item)
     add_cache_options(command, own);
     for (CLI::Option* option : command.get_options()) option->envname("");  // those are in `options` already
     std::vector<std::string> arguments;
+    std::vector<std::string> seen = {"--help", "--kv-method"};
     for (std::size_t i = parts.size(); i > 1; --i) {  // CLI11 takes them in reverse
       const std::vector<std::string> flag = flag_of(command, parts[i - 1]);
+      if (command.get_option_no_throw(flag.front()) == nullptr || flag.front() == seen[0] || flag.front() == seen[1]) {
+        return invalid("--kv-method {}: unknown option '{}'; take --kv-... ones without their --kv-", item,
+                       parts[i - 1]);
+      }
+      if (std::ranges::find(seen, flag.front()) != seen.end()) {
+        return invalid("--kv-method {}: {} is given more than once", item, flag.front());
+      }
+      seen.push_back(flag.front());
       arguments.insert(arguments.end(), flag.rbegin(), flag.rend());
     }
     try {
       command.parse(std::move(arguments));
-    } catch (const CLI::ExtrasError&) {
-      return invalid("--kv-method {}: unknown option; take --kv-... ones without their --kv-", item);
     } catch (const CLI::ParseError& error) {
       return invalid("--kv-method {}: {}", item, error.what());
     }
-    own.cache.method = name;
   }
   if (const Result<void> checked = check_cache_options(own, **method); !checked) {
     return parts.size() > 1 ? invalid("--kv-method {}: {}", item, checked.error().message) : checked.error();
@@ -75,6 +82,9 @@ Result<EvalCaches> parse_caches(const Options& options) {
     Result<CacheConfig> cache = parse_cache(options, item);
     if (!cache) return cache.error();
     result.caches.push_back(*std::move(cache));
+    if (std::ranges::find(result.methods, item) != result.methods.end()) {
+      return invalid("--kv-method names {} twice", item);
+    }
     result.methods.push_back(item);
   }
   if (result.caches.empty()) return invalid("--kv-method names no method");

@@ -1,6 +1,7 @@
 // qevict: large language models in a KV cache of the bytes you give it.
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <new>
 
 #include "commands.h"
@@ -79,7 +80,12 @@ Error usage_error(const CLI::App& command, const CLI::ParseError& error) {
   if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr && what.find("At Most") != std::string::npos) {
     return invalid("{} is given more than once", flag);
   }
-  const bool from_variable = flag.starts_with("--") && !typed(command, flag);
+  const bool from_variable =
+      flag.starts_with("--") && !typed(command, flag) && std::getenv(variable_name(flag).c_str()) != nullptr;
+  if (dynamic_cast<const CLI::ConversionError*>(&error) != nullptr && what.find("= ") != std::string::npos) {
+    const std::string name = what.substr(what.find("--"), what.find(" =") - what.find("--"));
+    return invalid("{} is '{}': it takes true or false", variable_name(name), what.substr(what.find("= ") + 2));
+  }
   return invalid("{}{}", what, from_variable ? fmt::format(" (set by {})", variable_name(flag)) : "");
 }
 

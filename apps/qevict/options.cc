@@ -31,8 +31,8 @@ int parse_int(const std::string& flags, const std::string& text, int low, int hi
     refuse(flags, fmt::format("'{}' is not a whole number", text));
   }
   if (value < low || value > high) {
-    refuse(flags, high == kMaxInt ? fmt::format("must be at least {}, got {}", low, text)
-                                  : fmt::format("must be from {} to {}, got {}", low, high, text));
+    refuse(flags, high == kMaxInt && value < low ? fmt::format("must be at least {}, got {}", low, text)
+                                                 : fmt::format("must be from {} to {}, got {}", low, high, text));
   }
   return static_cast<int>(value);
 }
@@ -293,6 +293,20 @@ Result<void> check_cache_options(const Options& options, const Method& method) {
     return invalid("{} contradicts --kv-method {}, which keeps every token in codes and takes no budget",
                    cache.budget_base ? "--budget-base" : fmt::format("--kv-budget {}", options.budget_text),
                    method.name);
+  }
+  // What a method does not decide cannot be set. Rows that quantize everything in one codec rank nothing.
+  if (method.quantizes_everything && method.ranking == "recency") {
+    const std::pair<bool, const char*> without_effect[] = {{cache.quantized_per_mille.has_value(), "--kv-quant-share"},
+                                                           {cache.ranking.has_value(), "--kv-ranking"},
+                                                           {cache.decay.has_value(), "--kv-decay"},
+                                                           {cache.allocator.has_value(), "--kv-allocator"},
+                                                           {cache.weight.has_value(), "--kv-weight"},
+                                                           {cache.floor.has_value(), "--kv-floor"},
+                                                           {cache.quantization_loss.has_value(), "--kv-quant-loss"},
+                                                           {cache.coverage.has_value(), "--kv-coverage"},
+                                                           {cache.promotion.has_value(), "--no-promotion"}};
+    for (const auto& [given, flag] : without_effect)
+      if (given) return invalid("{} contradicts --kv-method {}, which quantizes every token", flag, method.name);
   }
   if (method.codec.empty() && cache.codec.has_value()) {
     return invalid("--kv-codec contradicts --kv-method {}, which has no quantized tier", method.name);

@@ -65,6 +65,7 @@ void prepare_process() {
   reopen_if_closed(STDOUT_FILENO, O_RDONLY);
   reopen_if_closed(STDERR_FILENO, O_WRONLY);
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // a write then fails with a reason
   if (::pipe2(wake_pipe, O_CLOEXEC | O_NONBLOCK) != 0) return;
   struct sigaction action = {};
   action.sa_handler = on_interrupt;
@@ -125,6 +126,8 @@ Result<std::optional<std::string>> LineReader::next() {
 
 bool LineReader::is_terminal() { return ::isatty(STDIN_FILENO) == 1; }
 
+constexpr std::size_t kMostTextBytes = std::size_t{256} << 20;  // some 60 million tokens
+
 Result<std::string> read_whole(const std::string& path) {
   const bool standard_input = path == "-";
   const std::string name = standard_input ? "standard input" : path;
@@ -132,9 +135,11 @@ Result<std::string> read_whole(const std::string& path) {
   if (descriptor == -1) return io_error("cannot read {}: {}", name, std::strerror(errno));
   std::string text;
   Result<bool> more = true;
-  while (more && *more) more = read_some(descriptor, name, text);
+  while (more && *more && text.size() <= kMostTextBytes) more = read_some(descriptor, name, text);
   if (!standard_input) ::close(descriptor);
   if (!more) return more.error();
+  if (text.size() > kMostTextBytes)
+    return io_error("{} is longer than {} MiB: give a part of it", name, kMostTextBytes >> 20);
   return text;
 }
 

@@ -8,6 +8,7 @@
 #include <iterator>
 
 #include "base/check.h"
+#include "base/part_file.h"
 #include "codec/record.h"
 
 namespace qevict {
@@ -115,7 +116,9 @@ std::vector<std::byte> NuqCalibration::head_data(const CodecRow& codec, int laye
 }
 
 std::string nuq_path(const std::string& model_path) {
-  return std::filesystem::path(model_path).replace_extension(".nuq").string();
+  std::filesystem::path path(model_path);
+  if (path.extension() == ".nuq") return model_path + ".nuq";  // a model by a strange name
+  return path.replace_extension(".nuq").string();
 }
 
 Result<void> write_nuq(const NuqCalibration& calibration, const std::string& path) {
@@ -139,22 +142,24 @@ Result<void> write_nuq(const NuqCalibration& calibration, const std::string& pat
   }
   out.number(fnv1a(out.bytes()));
 
-  std::error_code problem;
-  if (std::filesystem::exists(path, problem)) return io_error("{} exists: give another name or remove it", path);
-  const std::string part = path + ".part";
-  std::ofstream file(part, std::ios::binary);
+  const Result<std::string> part = new_part_file(path);
+  if (!part) return part.error();
+  std::ofstream file(*part, std::ios::binary);
   file.write(out.bytes().data(), static_cast<std::streamsize>(out.bytes().size()));
   file.close();
   if (!file) {
-    std::filesystem::remove(part, problem);
-    return io_error("cannot write {}", path);
+    std::error_code ignored;
+    std::filesystem::remove(*part, ignored);
+    return io_error("cannot write {}: {}", path, std::strerror(errno));
   }
-  std::filesystem::rename(part, path, problem);
-  if (problem) return io_error("cannot rename {} to {}: {}", part, path, problem.message());
-  return {};
+  return finish_part_file(*part, path);
 }
 
 Result<NuqCalibration> read_nuq(const std::string& path, const NuqModel& expected) {
+  std::error_code problem;
+  if (std::filesystem::exists(path, problem) && !std::filesystem::is_regular_file(path, problem)) {
+    return io_error("{} is not a file: give what `qevict eval calibrate` wrote", path);
+  }
   std::ifstream file(path, std::ios::binary);
   if (!file) return io_error("cannot open {}: make it with `qevict eval calibrate`", path);
   const std::vector<char> bytes{std::istreambuf_iterator<char>(file), {}};

@@ -162,6 +162,7 @@ TEST_F(NuqFile, BadFilesAreRefusedInOneLine) {
 
 TEST(NuqPath, IsBesideTheModel) {
   EXPECT_EQ(nuq_path("dir/SmolLM2-135M-Instruct.Q4_1.gguf"), "dir/SmolLM2-135M-Instruct.Q4_1.nuq");
+  EXPECT_EQ(nuq_path("model.nuq"), "model.nuq.nuq");
 }
 
 }  // namespace

@@ -67,7 +67,7 @@ std::optional<std::int64_t> integer_at(gguf_type type, const void* data, std::si
 }  // namespace
 
 Result<std::unique_ptr<MappedFile>> MappedFile::open(const std::string& path) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0) return io_error("cannot open model file '{}': {}", path, std::strerror(errno));
   struct stat status {};
   void* data = nullptr;
