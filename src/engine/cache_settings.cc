@@ -21,7 +21,7 @@ std::string joined(const Names& names) {
 // Share of a window's worth that 3-bit keys and 2-bit values lose, for Spending::by_gain (docs/design.md, with the
 // sweep).
 constexpr double kDefaultQuantizationLoss = 0.2;
-constexpr double kDefaultCoverage = 0.1;
+constexpr double kDefaultCoverage = 0.3;
 
 std::string method_names() {
   std::vector<std::string_view> names;

@@ -18,10 +18,10 @@ constexpr int kUnlimited = 1 << 30;
 constexpr Method kMethods[] = {
     {.name = "full", .summary = "everything, f16; the reference", .paper = "", .compresses = false, .ranking = ""},
     {.name = "qevict",
-     .summary = "windows of 8 as 3-bit keys and 2-bit values, f16 where it gains more, rest evicted",
+     .summary = "windows of 8 as 4-bit keys and 2-bit values, f16 where it gains more, rest evicted",
      .paper = "beyond arXiv 2608.05326 (docs/design.md)",
      .quantized_per_mille = 700,
-     .codec = "k3v2",
+     .codec = "k4v2",
      .ranking = "blended",
      .spending = Spending::by_gain},
     {.name = "qevict-paper",

@@ -74,7 +74,7 @@ class Bench(ProgramTest):
         rows = self.run_program("bench", "-p", 8, "-n", 4, "-d", 0, "-r", 1, "-t", 2, "--vs", "llama.cpp:f16:nofa", "--rss",
                                 "-o", "json", code=0).json()
         self.assertEqual([(row["engine"], row["method"], row["kv_type"], row["flash_attn"]) for row in rows],
-                         [("qevict", "qevict", "f16+k3v2", "n/a"), ("llama.cpp", "full", "f16", "off")])
+                         [("qevict", "qevict", "f16+k4v2", "n/a"), ("llama.cpp", "full", "f16", "off")])
         for row in rows:
             self.assertEqual((row["depth"], row["decode_depth"], row["n_prompt"], row["n_gen"]), (0, 0, 8, 4))
             for field in ("ttft_ms", "prefill_tps", "decode_tps", "tpot_ms", "itl_first_ms"):

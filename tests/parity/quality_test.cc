@@ -20,7 +20,7 @@ struct Band {
 // cent.
 const std::map<std::string_view, Band> kBands = {
     {"full", {0, 0}},
-    {"qevict", {0.0511, 0.0766}},
+    {"qevict", {0.0594, 0.0892}},
     {"qevict-paper", {0.109, 0.164}},
     {"qevict-paper-int4", {0.112, 0.168}},
     {"qevict-paper-no-promotion", {0.106, 0.159}},
