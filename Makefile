@@ -16,7 +16,7 @@ build: setup  ## the program, build/qevict, and all tests
 demo: setup  ## builds the program only, and continues a text in a fifth of the cache
 	@setup/configure.sh release
 	@cmake --build build --target qevict_program
-	build/qevict generate -f apps/qevict/demo.txt -n 120 --seed 1 --kv-budget 20%
+	build/qevict generate -f apps/qevict/demo.txt -n 120 --seed 7 --kv-budget 20%
 
 test: build  ## all tests
 	ctest --test-dir build --output-on-failure --parallel $$(nproc)

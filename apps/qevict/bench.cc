@@ -319,6 +319,8 @@ Command add_bench(CLI::App& command, Options& options) {
   add_model_options(command, options);
   add_cache_options(command, options);
   command.get_option("--kv-method")->description("methods to compare: a,b,c");
+  command.get_option("--kv-budget")
+      ->description("bytes of the whole cache, or percent of an f16 cache of all that a run holds (default 20%)");
   add_int(command, "-p,--n-prompt", 0, kMostTokens, "tokens of the timed prompt (default 512)",
           [&plan](int value) { plan.n_prompt = value; });
   add_int(command, "-n,--n-gen", 0, kMostTokens, "timed decode steps (default 32)",

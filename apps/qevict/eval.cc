@@ -88,6 +88,8 @@ Command add_eval(CLI::App& command, Options& options) {
   command.get_option("--kv-method")
       ->description(
           "methods to compare with the full cache: a,b,c; one with options of its own: a:budget=10%:window=16");
+  command.get_option("--kv-budget")
+      ->description("bytes of the whole cache, or percent of an f16 cache of a chunk or document (default 20%)");
   add_text(command, "--text", "FILE", "the text to measure on", [eval](const std::string& text) { eval->text = text; });
   command.get_option("--ctx-size")
       ->description(

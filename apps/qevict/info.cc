@@ -91,7 +91,7 @@ int run(Options& options) {
 }  // namespace
 
 Command add_info(CLI::App& command, Options& options) {
-  add_text(command, "-m,--model", "FILE", "GGUF file (default: the embedded SmolLM2-135M-Instruct)",
+  add_text(command, "-m,--model", "FILE", "GGUF file (default: SmolLM2-135M-Instruct, fetched at set-up)",
            [&](const std::string& text) { options.model = text; });
   add_text(command, "--chat-template", "NAME|JINJA", "in place of the model file's own template",
            [&](const std::string& text) { options.chat_template = text; });

@@ -104,7 +104,7 @@ CLI::Option* add_switch(CLI::App& command, const std::string& flags, const std::
 }
 
 void add_model_options(CLI::App& command, Options& options) {
-  add_text(command, "-m,--model", "FILE", "GGUF file (default: the embedded SmolLM2-135M-Instruct)",
+  add_text(command, "-m,--model", "FILE", "GGUF file (default: SmolLM2-135M-Instruct, fetched at set-up)",
            [&](const std::string& text) { options.model = text; });
   add_int(command, "-c,--ctx-size", 0, kMaxInt,
           "most tokens, prompt and answer together (0: the model's trained length)",
