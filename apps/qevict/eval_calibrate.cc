@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <thread>
 
-#include "base/part_file.h"
 #include "eval/calibrate.h"
 #include "eval_tasks.h"
 #include "messages.h"
@@ -19,11 +18,8 @@ int run_calibrate(Options& options, const EvalOptions& eval) {
   if (!text) return fail(text.error());
   if (const Result<void> completed = complete(options); !completed) return fail(completed.error());
   const std::string path = eval.out.empty() ? nuq_path(options.model) : eval.out;
-  // Whether it can be written: before the work, not after it.
-  std::error_code problem;
-  const Result<std::string> probe = new_part_file(path);
-  if (!probe) return fail(probe.error());
-  std::filesystem::remove(*probe, problem);
+  // Before the work, not after it.
+  if (const Result<void> writable = check_new_file(path); !writable) return fail(writable.error());
   const Result<Model> model = Model::load(options.model);
   if (!model) return fail(model.error());
   const Result<std::vector<Token>> tokens = model->tokenize(*text, true, false);
@@ -42,6 +38,7 @@ int run_calibrate(Options& options, const EvalOptions& eval) {
 
   const auto used =
       std::min(tokens->size(), static_cast<std::size_t>(how.samples) * static_cast<std::size_t>(how.sample_tokens));
+  std::error_code problem;
   const auto bytes = std::filesystem::file_size(path, problem);
   const Json json = {{"task", "calibrate"},
                      {"version", version()},

@@ -1,10 +1,12 @@
 #include "eval/calibrate.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <vector>
 
 #include "base/check.h"
+#include "base/part_file.h"
 #include "engine/model_parts.h"
 #include "engine/session_options.h"
 #include "eval/captured_layer.h"
@@ -113,6 +115,14 @@ Result<NuqCalibration> calibrate_nuq(const Model& model, std::span<const Token> 
     result.layers.push_back(calibrated(shape, collected));
   }
   return result;
+}
+
+Result<void> check_new_file(const std::string& path) {
+  const Result<std::string> part = new_part_file(path);
+  if (!part) return part.error();
+  std::error_code ignored;
+  std::filesystem::remove(*part, ignored);
+  return {};
 }
 
 }  // namespace qevict

@@ -23,4 +23,7 @@ struct CalibrationOptions {
 Result<NuqCalibration> calibrate_nuq(const Model& model, std::span<const Token> tokens,
                                      const CalibrationOptions& options, const EvalProgress& progress);
 
+// Whether a new file can be written at `path`, to be known before the work. Errors: it exists; the system's reason.
+Result<void> check_new_file(const std::string& path);
+
 }  // namespace qevict
