@@ -68,10 +68,10 @@ int run(const CLI::App& command, Options& options, const EvalOptions& eval) {
     }
   }
   const bool compares = task->options.find(" --kv ") != std::string_view::npos;
-  for (const CLI::Option* option : command.get_options()) {
-    const std::string flag = "--" + (option->get_lnames().empty() ? "" : option->get_lnames().front());
+  for (const CLI::Option* option : command.parse_order()) {
+    const std::string flag = option->get_lnames().empty() ? "" : "--" + option->get_lnames().front();
     const bool of_cache = flag.starts_with("--kv-") || flag == "--budget-base" || flag == "--no-promotion";
-    if (of_cache && !compares && typed(command, flag)) {
+    if (of_cache && !compares) {
       return fail(invalid("{} is not an option of eval {}, which compares no methods", flag, task->name));
     }
   }

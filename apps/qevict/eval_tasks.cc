@@ -46,10 +46,12 @@ Result<CacheConfig> parse_cache(const Options& options, const std::string& item)
     add_cache_options(command, own);
     for (CLI::Option* option : command.get_options()) option->envname("");  // those are in `options` already
     std::vector<std::string> arguments;
-    std::vector<std::string> seen = {"--help", "--kv-method"};
+    std::vector<std::string> seen;
     for (std::size_t i = parts.size(); i > 1; --i) {  // CLI11 takes them in reverse
       const std::vector<std::string> flag = flag_of(command, parts[i - 1]);
-      if (command.get_option_no_throw(flag.front()) == nullptr || flag.front() == seen[0] || flag.front() == seen[1]) {
+      const bool known = command.get_option_no_throw(flag.front()) != nullptr && flag.front() != "--help" &&
+                         flag.front() != "--kv-method";
+      if (!known) {
         return invalid("--kv-method {}: unknown option '{}'; take --kv-... ones without their --kv-", item,
                        parts[i - 1]);
       }

@@ -270,43 +270,37 @@ Result<void> check_cache_options(const Options& options, const Method& method) {
       return invalid("--kv-budget {} contradicts --kv-method {}, which keeps every token at full precision",
                      options.budget_text, method.name);
     }
-    const std::pair<bool, const char*> without_effect[] = {{cache.window_tokens.has_value(), "--kv-window"},
-                                                           {cache.sink_tokens.has_value(), "--kv-sinks"},
-                                                           {cache.recent.has_value(), "--kv-recent"},
-                                                           {cache.quantized_per_mille.has_value(), "--kv-quant-share"},
-                                                           {cache.interval_steps.has_value(), "--kv-interval"},
-                                                           {cache.ranking.has_value(), "--kv-ranking"},
-                                                           {cache.decay.has_value(), "--kv-decay"},
-                                                           {cache.codec.has_value(), "--kv-codec"},
-                                                           {cache.allocator.has_value(), "--kv-allocator"},
-                                                           {cache.weight.has_value(), "--kv-weight"},
-                                                           {cache.floor.has_value(), "--kv-floor"},
-                                                           {cache.quantization_loss.has_value(), "--kv-quant-loss"},
-                                                           {cache.coverage.has_value(), "--kv-coverage"},
-                                                           {cache.promotion.has_value(), "--no-promotion"}};
-    for (const auto& [given, flag] : without_effect) {
-      if (given)
-        return invalid("{} contradicts --kv-method {}, which keeps every token at full precision", flag, method.name);
-    }
   }
   if (method.quantizes_everything && (cache.budget.bytes || cache.budget.ratio || cache.budget_base)) {
     return invalid("{} contradicts --kv-method {}, which keeps every token in codes and takes no budget",
                    cache.budget_base ? "--budget-base" : fmt::format("--kv-budget {}", options.budget_text),
                    method.name);
   }
-  // What a method does not decide cannot be set. Rows that quantize everything in one codec rank nothing.
-  if (method.quantizes_everything && method.ranking == "recency") {
-    const std::pair<bool, const char*> without_effect[] = {{cache.quantized_per_mille.has_value(), "--kv-quant-share"},
-                                                           {cache.ranking.has_value(), "--kv-ranking"},
-                                                           {cache.decay.has_value(), "--kv-decay"},
-                                                           {cache.allocator.has_value(), "--kv-allocator"},
-                                                           {cache.weight.has_value(), "--kv-weight"},
-                                                           {cache.floor.has_value(), "--kv-floor"},
-                                                           {cache.quantization_loss.has_value(), "--kv-quant-loss"},
-                                                           {cache.coverage.has_value(), "--kv-coverage"},
-                                                           {cache.promotion.has_value(), "--no-promotion"}};
-    for (const auto& [given, flag] : without_effect)
-      if (given) return invalid("{} contradicts --kv-method {}, which quantizes every token", flag, method.name);
+  // What a method does not decide cannot be set: `full` decides nothing, and rows that quantize everything in one codec
+  // rank nothing.
+  const bool ranks_nothing = method.quantizes_everything && method.ranking == "recency";
+  const struct {
+    bool given;
+    const char* flag;
+    bool of_codes;  // means something where everything is quantized
+  } settings[] = {{cache.window_tokens.has_value(), "--kv-window", true},
+                  {cache.sink_tokens.has_value(), "--kv-sinks", true},
+                  {cache.recent.has_value(), "--kv-recent", true},
+                  {cache.quantized_per_mille.has_value(), "--kv-quant-share", false},
+                  {cache.interval_steps.has_value(), "--kv-interval", true},
+                  {cache.ranking.has_value(), "--kv-ranking", false},
+                  {cache.decay.has_value(), "--kv-decay", false},
+                  {cache.codec.has_value(), "--kv-codec", true},
+                  {cache.allocator.has_value(), "--kv-allocator", false},
+                  {cache.weight.has_value(), "--kv-weight", false},
+                  {cache.floor.has_value(), "--kv-floor", false},
+                  {cache.quantization_loss.has_value(), "--kv-quant-loss", false},
+                  {cache.coverage.has_value(), "--kv-coverage", false},
+                  {cache.promotion.has_value(), "--no-promotion", false}};
+  for (const auto& [given, flag, of_codes] : settings) {
+    if (!given || (method.compresses && !(ranks_nothing && !of_codes))) continue;
+    return invalid("{} contradicts --kv-method {}, which {}", flag, method.name,
+                   method.compresses ? "quantizes every token" : "keeps every token at full precision");
   }
   if (method.codec.empty() && cache.codec.has_value()) {
     return invalid("--kv-codec contradicts --kv-method {}, which has no quantized tier", method.name);

@@ -6,14 +6,24 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 
 #include "base/check.h"
 
 namespace qevict {
 
+namespace {
+
+Result<void> check_free(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) return {};
+  return io_error("{} exists: give another name or remove it", path);
+}
+
+}  // namespace
+
 Result<std::string> new_part_file(const std::string& path) {
-  std::error_code problem;
-  if (std::filesystem::exists(path, problem)) return io_error("{} exists: give another name or remove it", path);
+  if (const Result<void> checked = check_free(path); !checked) return checked.error();
   constexpr int kMostNames = 100;
   for (int i = 0; i < kMostNames; ++i) {
     const std::string part = path + (i == 0 ? ".part" : ".part" + std::to_string(i));
@@ -27,12 +37,10 @@ Result<std::string> new_part_file(const std::string& path) {
   return io_error("cannot write {}: {}", path, std::strerror(errno));
 }
 
-Result<void> finish_part_file(const std::string& part, const std::string& path) {
+Result<void> finish_part_file(const std::string& part, const std::string& path, Result<void> written) {
   std::error_code problem;
-  Result<void> done;
-  if (std::filesystem::exists(path, problem)) {
-    done = io_error("{} exists: give another name or remove it", path);
-  } else {
+  Result<void> done = written ? check_free(path) : std::move(written);
+  if (done) {
     std::filesystem::rename(part, path, problem);
     if (problem) done = io_error("cannot rename {} to {}: {}", part, path, problem.message());
   }

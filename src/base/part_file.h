@@ -11,7 +11,8 @@ namespace qevict {
 // Errors name `path`: it exists, or cannot be written there.
 Result<std::string> new_part_file(const std::string& path);
 
-// Renames `part` to `path`, which must not exist; on failure `part` is removed.
-Result<void> finish_part_file(const std::string& part, const std::string& path);
+// Renames `part` to `path`, which must not exist, if it was `written`. On failure, of this or of writing, `part` is
+// removed.
+Result<void> finish_part_file(const std::string& part, const std::string& path, Result<void> written = {});
 
 }  // namespace qevict

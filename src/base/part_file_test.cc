@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/check.h"
+
 namespace qevict {
 namespace {
 
@@ -47,6 +49,15 @@ TEST_F(PartFile, LeavesFilesOfOthersAlone) {
   EXPECT_FALSE(std::filesystem::exists(*part));
   EXPECT_EQ(read(path("a.part")), "precious");
   EXPECT_EQ(read(path("a")), "came first");
+}
+
+TEST_F(PartFile, IsRemovedIfItWasNotWritten) {
+  const Result<std::string> part = new_part_file(path("a"));
+  ASSERT_TRUE(part);
+  const Result<void> done = finish_part_file(*part, path("a"), io_error("full"));
+  EXPECT_EQ(done.error().message, "full");
+  EXPECT_FALSE(std::filesystem::exists(*part));
+  EXPECT_FALSE(std::filesystem::exists(path("a")));
 }
 
 TEST_F(PartFile, ErrorsNameTheFile) {

@@ -147,12 +147,9 @@ Result<void> write_nuq(const NuqCalibration& calibration, const std::string& pat
   std::ofstream file(*part, std::ios::binary);
   file.write(out.bytes().data(), static_cast<std::streamsize>(out.bytes().size()));
   file.close();
-  if (!file) {
-    std::error_code ignored;
-    std::filesystem::remove(*part, ignored);
-    return io_error("cannot write {}: {}", path, std::strerror(errno));
-  }
-  return finish_part_file(*part, path);
+  Result<void> written;
+  if (!file) written = io_error("cannot write {}: {}", path, std::strerror(errno));
+  return finish_part_file(*part, path, std::move(written));
 }
 
 Result<NuqCalibration> read_nuq(const std::string& path, const NuqModel& expected) {

@@ -18,8 +18,7 @@ std::string joined(const Names& names) {
   return result;
 }
 
-// Share of a window's worth that 3-bit keys and 2-bit values lose, for Spending::by_gain (docs/design.md, with the
-// sweep).
+// Share of a window's worth that codes lose, for Spending::by_gain (docs/design.md, with the sweep).
 constexpr double kDefaultQuantizationLoss = 0.2;
 constexpr double kDefaultCoverage = 0.3;
 

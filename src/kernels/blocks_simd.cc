@@ -14,7 +14,6 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/blocks_simd.cc"
-#include "hwy/cache_control.h"
 #include "kernels/simd_targets.h"
 // After simd_targets.h:
 #include "kernels/decode_rows-inl.h"

@@ -13,7 +13,6 @@
 #include <cstring>
 #include <type_traits>
 
-#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/kernel_table.h"
 #include "kernels/prefetch.h"

@@ -52,7 +52,7 @@ class WeightLoader {
   explicit WeightLoader(const GgufFile& file);
   ~WeightLoader();
 
-  // A matrix [n_in] -> [n_out], for a matmul. Missing: an error, or nullptr if optional.
+  // A matrix [n_in] -> [n_out], for a matmul. Missing: an error, or empty if optional.
   Matrix matrix(const std::string& name, std::int64_t n_in, std::int64_t n_out, bool optional = false);
   // Several matrices of one input as one, their outputs behind each other: fewer operations, and the input is quantized
   // once. Empty, with nothing asked for, unless all are in the file, of one type, and repacked anyway.
