@@ -24,14 +24,14 @@ import time
 from quality_chart import LogChart
 
 AXES = {
-    "codec": ["int2", "int4", "k2v2", "k3v2", "k3v3", "k4v2", "k4v4"],
+    "codec": ["int2", "int4", "k2v2", "k3v2", "k3v3", "k4v2", "k4v3", "k4v4"],
     "ranking": ["cumulative", "decayed", "observed", "blended", "expected", "pnorm", "snapkv", "key-norm", "recency", "random"],
     "decay": ["0.97", "0.995", "1"],
     "weight": ["value-norm", "projected-norm"],
     "allocator": ["head-adaptive", "head-adaptive:floor=0.5", "layer-adaptive", "layer-adaptive:floor=0.5"],
     "quant-share": ["50%", "70%", "90%", "100%"],
     "quant-loss": ["0.1", "0.4"],
-    "coverage": ["0", "0.3", "1"],
+    "coverage": ["0", "0.1", "0.6", "1"],
     "window": ["8", "16", "32"],
     "interval": ["4", "8", "16", "32"],
 }

@@ -10,5 +10,6 @@ bool cpu_has_avx512_vnni();
 // Each returns false, having done nothing, if it cannot read this head's records; callers then take the general path.
 bool decode_paper_avx512(const DecodeTask& task);
 bool decode_kxvy_avx512(const DecodeTask& task);
+bool decode_blocks_avx512(const DecodeTask& task);
 
 }  // namespace qevict

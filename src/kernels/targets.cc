@@ -31,7 +31,9 @@ std::vector<KernelTable> highway_tables() {
   return tables;
 }
 
-bool codes_avx512(const DecodeTask& task) { return decode_paper_avx512(task) || decode_kxvy_avx512(task); }
+bool codes_avx512(const DecodeTask& task) {
+  return decode_paper_avx512(task) || decode_kxvy_avx512(task) || decode_blocks_avx512(task);
+}
 
 struct Targets {
   std::vector<KernelTable> tables;
