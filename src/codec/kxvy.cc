@@ -17,6 +17,9 @@ namespace {
 using Floats = std::vector<float>;
 using Codes = std::vector<std::uint8_t>;
 
+// Tokens of zeros that the mean of values counts beside those at hand.
+constexpr double kValueMeanPrior = 32;
+
 struct HeadParams {  // as stored
   Floats key_mean, key_deviation, value_mean;
 };
@@ -76,9 +79,10 @@ void estimate(const KxvyLayout& layout, std::span<const float> keys, std::span<c
     store_half(head.subspan(layout.key_means()), d, to_half_saturated(static_cast<float>(moments.mean)));
     store_half(head.subspan(layout.key_deviations()), d, to_half_saturated(static_cast<float>(moments.deviation)));
   }
+  const auto n = static_cast<double>(keys.size() / key_dim);
   for (int d = 0; d < value_dim; ++d) {
-    const Moments moments = moments_of(values, value_dim, d);
-    store_half(head.subspan(layout.value_means()), d, to_half_saturated(static_cast<float>(moments.mean)));
+    const double mean = moments_of(values, value_dim, d).mean * n / (n + kValueMeanPrior);
+    store_half(head.subspan(layout.value_means()), d, to_half_saturated(static_cast<float>(mean)));
   }
 }
 
@@ -115,7 +119,8 @@ bool encode_window(const KxvyLayout& layout, std::span<const float> keys, std::s
     block.dim = key_dim;
     load_rows(rows, n, block);
     codes.resize(rows.size());
-    encode_rows(block, excluded, layout.key_bits, n, codes, out.subspan(layout.key_scales(n), n));
+    encode_rows(block, excluded, layout.key_bits, ScaleRule::least_squares, n, codes,
+                out.subspan(layout.key_scales(n), n));
     pack_keys(layout.keys(n), codes, out.subspan(layout.key_codes(), layout.keys(n).bytes()));
 
     rows.assign(part(values, value_dim).begin(), part(values, value_dim).end());
@@ -126,7 +131,7 @@ bool encode_window(const KxvyLayout& layout, std::span<const float> keys, std::s
     rotate_rows(block, signs);
     if (!all_finite(block.rows)) return false;
     codes.resize(rows.size());
-    encode_rows(block, {}, layout.value_bits, n, codes, out.subspan(layout.value_scales(n), n));
+    encode_rows(block, {}, layout.value_bits, ScaleRule::midway, n, codes, out.subspan(layout.value_scales(n), n));
     pack_values(layout.values(n), codes, out.subspan(layout.value_codes(n), layout.values(n).bytes()));
   }
   return true;
@@ -168,7 +173,7 @@ void decode_window(const KxvyLayout& layout, std::span<const std::byte> record, 
 }  // namespace
 
 // Sums are of products that a double holds exactly, so that a compiler's fused operations cannot change a code.
-std::uint8_t encode_token(std::span<const float> row, std::span<const std::uint8_t> excluded, int bits,
+std::uint8_t encode_token(std::span<const float> row, std::span<const std::uint8_t> excluded, int bits, ScaleRule rule,
                           std::span<std::uint8_t> codes) {
   const auto levels = lloyd_max_levels(bits), boundaries = lloyd_max_boundaries(bits);
   double squares = 0.0;
@@ -194,7 +199,7 @@ std::uint8_t encode_token(std::span<const float> row, std::span<const std::uint8
     row_level += row[d] * level;
     level_level += level * level;
   }
-  return scale8_of(row_level / level_level);
+  return scale8_of(token_scale(rule, squares, row_level, level_level));
 }
 
 template <int kKeyBits, int kValueBits>

@@ -10,10 +10,15 @@
 //
 // key   = mean + deviation * scale * level        (deviation 0: the mean)
 // value = mean + signs o H (scale * level) / sqrt(block)
+//
+// Two things differ from section 6.2, both measured (docs/design.md): a value's scale is ScaleRule::midway, and the
+// mean of values counts as resting on 32 tokens of zeros more, since a head first demoted with few tokens keeps it for
+// good.
 #pragma once
 
 #include "codec/codec.h"
 #include "codec/record.h"
+#include "codec/scale8.h"
 
 namespace qevict {
 
@@ -47,7 +52,7 @@ static_assert(KxvyLayout{{.tokens = 8, .key_dim = 64, .value_dim = 64}, 3, 2}.he
 
 // Codes of one token and its 8-bit scale. row: [dim], normalised keys or rotated values; excluded: [dim] or empty,
 // channels that take part in nothing and get code 2^(bits-1). codes: [dim]. Returns the scale. REQUIRES: row is finite.
-std::uint8_t encode_token(std::span<const float> row, std::span<const std::uint8_t> excluded, int bits,
+std::uint8_t encode_token(std::span<const float> row, std::span<const std::uint8_t> excluded, int bits, ScaleRule rule,
                           std::span<std::uint8_t> codes);
 
 template <int kKeyBits, int kValueBits>

@@ -27,8 +27,8 @@ void transform_channels(float* rows, std::size_t n) {
 }
 
 template <int kBits>
-void encode_as(const TokenBlock& block, std::span<const std::uint8_t> excluded, int n, std::span<std::uint8_t> codes,
-               std::span<std::byte> scales) {
+void encode_as(const TokenBlock& block, std::span<const std::uint8_t> excluded, ScaleRule rule, int n,
+               std::span<std::uint8_t> codes, std::span<std::byte> scales) {
   constexpr int kBoundaries = (1 << kBits) - 1;
   const auto boundaries = lloyd_max_boundaries(kBits);
   float boundary[kBoundaries];
@@ -61,7 +61,10 @@ void encode_as(const TokenBlock& block, std::span<const std::uint8_t> excluded, 
     if (!excluded.empty() && excluded[d] != 0) continue;
     for (int t = 0; t < kN; ++t) level_level[t] += level[t] * level[t];
   }
-  for (int t = 0; t < n; ++t) scales[t] = std::byte{scale8_of(row_level[t] / level_level[t])};
+  for (int t = 0; t < n; ++t) {
+    const double scale = squares[t] == 0.0 ? 0.0 : token_scale(rule, squares[t], row_level[t], level_level[t]);
+    scales[t] = std::byte{scale8_of(scale)};
+  }
 }
 
 }  // namespace
@@ -90,14 +93,14 @@ void rotate_rows(TokenBlock& block, std::span<const float> signs) {
   }
 }
 
-void encode_rows(const TokenBlock& block, std::span<const std::uint8_t> excluded, int bits, int n,
+void encode_rows(const TokenBlock& block, std::span<const std::uint8_t> excluded, int bits, ScaleRule rule, int n,
                  std::span<std::uint8_t> codes, std::span<std::byte> scales) {
   QEVICT_CHECK(codes.size() == static_cast<std::size_t>(n) * block.dim && scales.size() == static_cast<std::size_t>(n),
                "a code per channel and a scale per token");
-  if (bits == 2) return encode_as<2>(block, excluded, n, codes, scales);
-  if (bits == 3) return encode_as<3>(block, excluded, n, codes, scales);
+  if (bits == 2) return encode_as<2>(block, excluded, rule, n, codes, scales);
+  if (bits == 3) return encode_as<3>(block, excluded, rule, n, codes, scales);
   QEVICT_CHECK(bits == 4, "Lloyd-Max codes have 2 to 4 bits");
-  encode_as<4>(block, excluded, n, codes, scales);
+  encode_as<4>(block, excluded, rule, n, codes, scales);
 }
 
 }  // namespace qevict

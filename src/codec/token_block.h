@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "codec/record.h"
+#include "codec/scale8.h"
 
 namespace qevict {
 
@@ -25,7 +26,7 @@ void load_rows(std::span<const float> given, int n, TokenBlock& block);
 void rotate_rows(TokenBlock& block, std::span<const float> signs);
 // encode_token() of every token. excluded: [dim], such channels must be 0 in all rows; or empty. codes: [n][dim];
 // scales: [n].
-void encode_rows(const TokenBlock& block, std::span<const std::uint8_t> excluded, int bits, int n,
+void encode_rows(const TokenBlock& block, std::span<const std::uint8_t> excluded, int bits, ScaleRule rule, int n,
                  std::span<std::uint8_t> codes, std::span<std::byte> scales);
 
 }  // namespace qevict

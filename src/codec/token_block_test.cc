@@ -46,13 +46,14 @@ TEST(TokenBlock, CodesAndScalesAreThoseOfTokensAlone) {
             }
             TokenBlock block{.dim = dim, .rows = {}};
             load_rows(rows, n, block);
+            const ScaleRule rule = kind % 2 == 0 ? ScaleRule::least_squares : ScaleRule::midway;
             std::vector<std::uint8_t> codes(rows.size()), want(rows.size());
             std::vector<std::byte> scales(n);
-            encode_rows(block, excluded, bits, n, codes, scales);
+            encode_rows(block, excluded, bits, rule, n, codes, scales);
             for (int t = 0; t < n; ++t) {
               const std::size_t at = static_cast<std::size_t>(t) * dim;
               const std::uint8_t scale = encode_token(std::span<const float>(rows).subspan(at, dim), excluded, bits,
-                                                      std::span(want).subspan(at, dim));
+                                                      rule, std::span(want).subspan(at, dim));
               EXPECT_EQ(std::to_integer<int>(scales[t]), scale) << bits << " " << dim << " " << kind;
             }
             EXPECT_EQ(codes, want) << bits << " " << dim << " " << kind;

@@ -131,6 +131,8 @@ class BudgetedCache {
   void finish_layer(std::span<HeadRouting> heads, const HeadLayout& layout) const;
   std::vector<std::size_t> share_bytes(std::span<const HeadRouting> heads, const HeadLayout& layout,
                                        const SpendingRule& rule) const;
+  SpendingRule rule_for(const HeadLayout& layout) const;
+  void grow(std::span<HeadRouting> heads, const HeadLayout& layout, std::size_t more) const;
   void lay_out(std::span<HeadRouting> heads, const HeadLayout& layout) const;
   Result<void> plan_and_apply(HeadRouting& head);
   Result<void> on_all(std::span<HeadRouting> heads, const std::function<Result<void>(HeadRouting&)>& work);

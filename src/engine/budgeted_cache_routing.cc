@@ -262,6 +262,23 @@ std::vector<std::size_t> BudgetedCache::share_bytes(std::span<const HeadRouting>
                   allocator.scope == Scope::model && partial ? Leftover::withheld : Leftover::shared);
 }
 
+SpendingRule BudgetedCache::rule_for(const HeadLayout& layout) const {
+  SpendingRule rule = settings_.spending;
+  rule.costs = {.full_slot_bytes = layout.full_slot_bytes, .quantized_slot_bytes = layout.quantized_slot_bytes};
+  return rule;
+}
+
+// What a budget that follows the tokens has gained since the last split goes to all heads alike: by gain to codes, so
+// that as little as possible is lost before the next split weighs it up, else as the fixed share says.
+void BudgetedCache::grow(std::span<HeadRouting> heads, const HeadLayout& layout, std::size_t more) const {
+  const SpendingRule rule = rule_for(layout);
+  const TierCapacity gained = spend({}, rule, more);
+  for (HeadRouting& head : heads) {
+    head.layout.full_slots += gained.full;
+    head.layout.quantized_slots += gained.quantized;
+  }
+}
+
 // Each head's capacities: its share of the history bytes, then its own split of them over the tiers. layout: an equal
 // share of the budget. heads: of one allocator scope, or those of it that exist so far.
 void BudgetedCache::lay_out(std::span<HeadRouting> heads, const HeadLayout& layout) const {
@@ -282,14 +299,11 @@ void BudgetedCache::lay_out(std::span<HeadRouting> heads, const HeadLayout& layo
       fits = fits && cache.routed();
     }
     if (fits && bytes <= heads.size() * layout.budget_bytes) {
-      // Shares that are frozen grow alike where the budget does.
-      const std::size_t more = (heads.size() * layout.budget_bytes - bytes) / heads.size() / layout.full_slot_bytes;
-      for (HeadRouting& head : heads) head.layout.full_slots += split_steps == 0 ? static_cast<int>(more) : 0;
+      grow(heads, layout, (heads.size() * layout.budget_bytes - bytes) / heads.size());
       return;
     }
   }
-  SpendingRule rule = settings_.spending;
-  rule.costs = {.full_slot_bytes = layout.full_slot_bytes, .quantized_slot_bytes = layout.quantized_slot_bytes};
+  const SpendingRule rule = rule_for(layout);
   const std::vector<std::size_t> bytes = share_bytes(heads, layout, rule);
   for (std::size_t i = 0; i < heads.size(); ++i) {
     const TierCapacity split = spend(heads[i].candidates, rule, bytes[i]);

@@ -322,6 +322,18 @@ TEST_P(EveryMethodsCache, ABudgetOfTheTokensSeenGrowsWithThem) {
   }
 }
 
+// A quarter of a window's f16 bytes holds its codes, so the bytes that come with every window hold it: between two
+// splits, too, which are eight routings apart.
+TEST(BudgetedCache, BytesThatComeWithNewTokensHoldThem) {
+  SyntheticSequence sequence(kShape, settings_of(config_of("qevict", share(0.25), BudgetBase::current), kContext),
+                             kContext);
+  ASSERT_TRUE(sequence.prefill(200, -1));
+  const std::int64_t before = sequence.cache().report().windows_evicted;
+  constexpr int kWindows = 30;
+  for (int i = 0; i < 8 * kWindows; ++i) ASSERT_TRUE(sequence.decode());
+  EXPECT_LT(sequence.cache().report().windows_evicted - before, static_cast<std::int64_t>(kWindows * kHeads / 4));
+}
+
 // baselines.md section 10: heads that change places keep what they kept, and nothing else changes.
 TEST_P(EveryMethodsCache, HeadsThatChangePlacesKeepTheSame) {
   if (GetParam() == "random") return;  // draws by the head's number
