@@ -30,9 +30,6 @@
 namespace qevict {
 namespace {
 
-#define QEVICT_INLINE __attribute__((always_inline)) inline
-#define QEVICT_NOINLINE __attribute__((noinline))  // one copy, whoever calls it
-
 constexpr int kTile = 64;   // tokens whose scales are unpacked, and whose weights are rounded, together
 constexpr int kLanes = 16;  // tokens of a register of keys
 constexpr int kMaxBlocks = 8;

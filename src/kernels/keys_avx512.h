@@ -11,8 +11,8 @@
 #include <limits>
 #include <utility>
 
+#include "kernels/codes_avx512.h"
 #include "kernels/exp2_avx512.h"
-#include "kernels/kernel_table.h"
 #include "kernels/prefetch.h"
 #include "kernels/rotation_table.h"
 
@@ -28,9 +28,6 @@ constexpr int kMaxHeads = 4;                  // at once
 constexpr int kMaxTokens = 2 * kRangeTokens;  // of one call
 constexpr float kKeyUnit = 8192.0f;
 constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
-
-#define QEVICT_INLINE __attribute__((always_inline)) inline
-#define QEVICT_NOINLINE __attribute__((noinline))  // one copy, whoever calls it
 
 QEVICT_INLINE __m512 load_halves(const std::byte* from) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
