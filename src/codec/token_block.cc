@@ -61,10 +61,8 @@ void encode_as(const TokenBlock& block, std::span<const std::uint8_t> excluded, 
     if (!excluded.empty() && excluded[d] != 0) continue;
     for (int t = 0; t < kN; ++t) level_level[t] += level[t] * level[t];
   }
-  for (int t = 0; t < n; ++t) {
-    const double scale = squares[t] == 0.0 ? 0.0 : token_scale(rule, squares[t], row_level[t], level_level[t]);
-    scales[t] = std::byte{scale8_of(scale)};
-  }
+  for (int t = 0; t < n; ++t)
+    scales[t] = std::byte{scale8_of(token_scale(rule, squares[t], row_level[t], level_level[t]))};
 }
 
 }  // namespace

@@ -16,7 +16,6 @@ constexpr int kTileBytes = 1024;
 constexpr int kTileRows = 16;
 constexpr int kDepth = 32;      // bf16 of a tile's row
 constexpr int kStepKeys = 128;  // keys of one step
-constexpr float kLog2E = 1.44269504088896341f;
 
 // Packed keys: [16 keys][high, low][32 channels] tiles of [16 channel pairs][16 keys][2].
 // Packed values: [32 keys][high, low][16 channels] tiles of [16 pairs: key, key + 16][16 channels][2].

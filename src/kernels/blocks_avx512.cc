@@ -1,5 +1,5 @@
 // llama.cpp's blocks (codec/block32.h), read as codes: bytes without a sign, times queries and weights (probability
-// times the block's scale) in two planes of 7 bits with a sign, for vpdpbusd. A query has a unit for each block, the
+// times the block's scale) in two bytes with signs, for vpdpbusd. A query has a unit for each block, the
 // weights of 64 tokens one for each block and head.
 //
 // Keys turn so that one register holds 4 channels of 16 tokens, values so that it holds 4 tokens of 16 channels: either
@@ -7,9 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <span>
-#include <type_traits>
 
 #include "codec/block32.h"
 #include "codec/hadamard.h"
@@ -18,14 +16,7 @@
 
 #if defined(__x86_64__) && defined(__GNUC__)
 
-// GCC 12's own intrinsics start from undefined registers and warn about them.
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma,f16c,avx2,bmi2")
-#include <immintrin.h>
-
-#include "kernels/exp2_avx512.h"
+#include "kernels/rows_avx512.h"
 
 namespace qevict {
 namespace {
@@ -35,9 +26,8 @@ constexpr int kLanes = 16;  // tokens of a register of keys
 constexpr int kMaxBlocks = 8;
 constexpr int kMaxDim = kMaxBlocks * kBlockChannels;
 constexpr int kMaxGroup = 16;
-constexpr int kMaxHeads = 4;      // at once
 constexpr int kTokensAhead = 64;  // pages end sooner than prefetchers of the hardware like
-constexpr float kTop = 16319.0f;  // 127 * 128 + 63, the largest that two planes hold
+constexpr float kTop = 32639.0f;  // 127 * 256 + 127, the largest that two bytes with signs hold
 constexpr float kTiny = 1e-30f;
 
 constexpr int offset_of(BlockType type) { return type == BlockType::q8_0 ? 128 : type == BlockType::q4_0 ? 8 : 0; }
@@ -180,9 +170,9 @@ void round_query(std::span<const float> query, int offset, RoundedQuery& rounded
     int total = 0;
     for (int i = 0; i < kBlockChannels; ++i) {
       const int code = static_cast<int>(std::lrint(block[i] * (kTop / largest)));
-      const int high = (code + 64) >> 7;
+      const int high = (code + 128) >> 8;
       rounded.planes[0][b * kBlockChannels + i] = static_cast<std::int8_t>(high);
-      rounded.planes[1][b * kBlockChannels + i] = static_cast<std::int8_t>(code - 128 * high);
+      rounded.planes[1][b * kBlockChannels + i] = static_cast<std::int8_t>(code - 256 * high);
       total += code;
     }
     rounded.units[b] = largest / kTop;
@@ -237,7 +227,7 @@ QEVICT_NOINLINE void tile_logits(CodedRows<kType>& rows, int count, const Rounde
       }
       const __m512 scales = _mm512_load_ps(rows.scales(b) + first);
       for (int g = 0; g < kHeads; ++g) {
-        const __m512i dots = _mm512_add_epi32(_mm512_slli_epi32(high[g], 7), low[g]);
+        const __m512i dots = _mm512_add_epi32(_mm512_slli_epi32(high[g], 8), low[g]);
         logits[g] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots),
                                     _mm512_mul_ps(scales, _mm512_set1_ps(queries[g].units[b])), logits[g]);
         if constexpr (kType == BlockType::q4_1)
@@ -245,21 +235,18 @@ QEVICT_NOINLINE void tile_logits(CodedRows<kType>& rows, int count, const Rounde
               _mm512_fmadd_ps(_mm512_load_ps(rows.minima(b) + first), _mm512_set1_ps(queries[g].sums[b]), logits[g]);
       }
     }
-    const auto mask = static_cast<__mmask16>(count - first < kLanes ? (1 << (count - first)) - 1 : 0xffff);
-    for (int g = 0; g < kHeads; ++g) _mm512_mask_storeu_ps(out + g * stride + first, mask, logits[g]);
+    for (int g = 0; g < kHeads; ++g)
+      _mm512_mask_storeu_ps(out + g * stride + first, first_lanes(count - first), logits[g]);
   }
 }
 
 // row[0..n) to exponentials, their maximum and sum.
 QEVICT_NOINLINE void exponentials(float* row, int n, float* max, float* denom) {
-  const auto mask_at = [&](int i) { return static_cast<__mmask16>(n - i < kLanes ? (1 << (n - i)) - 1 : 0xffff); };
-  __m512 top = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
-  for (int i = 0; i < n; i += kLanes) top = _mm512_max_ps(top, _mm512_mask_loadu_ps(top, mask_at(i), row + i));
-  *max = _mm512_reduce_max_ps(top);
-  const __m512 log2e = _mm512_set1_ps(1.44269504088896341f), largest = _mm512_set1_ps(*max);
+  *max = max_of_row(row, n);
+  const __m512 log2e = _mm512_set1_ps(kLog2E), largest = _mm512_set1_ps(*max);
   __m512 sum = _mm512_setzero_ps();
   for (int i = 0; i < n; i += kLanes) {
-    const __mmask16 mask = mask_at(i);
+    const __mmask16 mask = first_lanes(n - i);
     const __m512 below = _mm512_sub_ps(_mm512_maskz_loadu_ps(mask, row + i), largest);
     const __m512 p = _mm512_maskz_mov_ps(mask, exp2_of(_mm512_mul_ps(below, log2e)));
     _mm512_mask_storeu_ps(row + i, mask, p);
@@ -293,15 +280,15 @@ QEVICT_INLINE void weigh(const __m512 (&p)[kTile / kLanes], const float* scales,
   __m512i codes[2], high[2], low[2];
   for (int i = 0; i < 2; ++i) {
     codes[i] = _mm512_packs_epi32(rounded(2 * i), rounded(2 * i + 1));
-    high[i] = _mm512_srai_epi16(_mm512_add_epi16(codes[i], _mm512_set1_epi16(64)), 7);
-    low[i] = _mm512_sub_epi16(codes[i], _mm512_slli_epi16(high[i], 7));
+    high[i] = _mm512_srai_epi16(_mm512_add_epi16(codes[i], _mm512_set1_epi16(128)), 8);
+    low[i] = _mm512_sub_epi16(codes[i], _mm512_slli_epi16(high[i], 8));
   }
   const __m512i plane0 = _mm512_packs_epi16(high[0], high[1]), plane1 = _mm512_packs_epi16(low[0], low[1]);
   _mm512_store_si512(out.planes[0], plane0);
   _mm512_store_si512(out.planes[1], plane1);
   if constexpr (offset_of(kType) != 0) {
     const __m512i ones = _mm512_set1_epi8(1), none = _mm512_setzero_si512();
-    const __m512i sums = _mm512_add_epi32(_mm512_slli_epi32(_mm512_dpbusd_epi32(none, ones, plane0), 7),
+    const __m512i sums = _mm512_add_epi32(_mm512_slli_epi32(_mm512_dpbusd_epi32(none, ones, plane0), 8),
                                           _mm512_dpbusd_epi32(none, ones, plane1));
     shared = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums), _mm512_set1_ps(-offset_of(kType) * out.unit), shared);
   }
@@ -314,11 +301,8 @@ QEVICT_NOINLINE void add_values(const CodedRows<kType>& rows, int count, const f
                                 int dim, __m512 (*shared)[kMaxBlocks]) {
   __m512 probabilities[kHeads][kTile / kLanes];
   for (int g = 0; g < kHeads; ++g) {
-    for (int i = 0; i < kTile / kLanes; ++i) {
-      const int left = std::max(count - i * kLanes, 0);
-      const auto mask = static_cast<__mmask16>(left < kLanes ? (1 << left) - 1 : 0xffff);
-      probabilities[g][i] = _mm512_maskz_loadu_ps(mask, p + g * stride + i * kLanes);
-    }
+    for (int i = 0; i < kTile / kLanes; ++i)
+      probabilities[g][i] = _mm512_maskz_loadu_ps(first_lanes(count - i * kLanes), p + g * stride + i * kLanes);
   }
   for (int b = 0; b < rows.blocks(); ++b) {
     Weights weights[kHeads];
@@ -356,7 +340,7 @@ QEVICT_NOINLINE void add_values(const CodedRows<kType>& rows, int count, const f
     }
     for (int g = 0; g < kHeads; ++g) {
       __m512i both[2];  // of channels 0-3, 16-19, 4-7, 20-23 and of the others
-      for (int i = 0; i < 2; ++i) both[i] = _mm512_add_epi32(_mm512_slli_epi32(sums[g][0][i], 7), sums[g][1][i]);
+      for (int i = 0; i < 2; ++i) both[i] = _mm512_add_epi32(_mm512_slli_epi32(sums[g][0][i], 8), sums[g][1][i]);
       const __m512i in_order[2] = {_mm512_shuffle_i32x4(both[0], both[1], 0x88),
                                    _mm512_shuffle_i32x4(both[0], both[1], 0xdd)};
       for (int i = 0; i < 2; ++i) {
@@ -366,16 +350,6 @@ QEVICT_NOINLINE void add_values(const CodedRows<kType>& rows, int count, const f
       }
     }
   }
-}
-
-// f(integral constant heads, first head) for groups of up to kMaxHeads query heads.
-template <class F>
-void for_heads(int group, F f) {
-  int g = 0;
-  for (; group - g >= 4; g += 4) f(std::integral_constant<int, 4>(), g);
-  if (group - g == 3) f(std::integral_constant<int, 3>(), g);
-  if (group - g == 2) f(std::integral_constant<int, 2>(), g);
-  if (group - g == 1) f(std::integral_constant<int, 1>(), g);
 }
 
 template <BlockType kType>
@@ -394,7 +368,7 @@ void decode_type(const DecodeTask& task, bool rotated) {
   CodedRows<kType> keys(task, true);
   int token = 0;
   while (const int count = keys.next()) {
-    for_heads(shape.group, [&](auto heads, int g) {
+    for_head_groups(shape.group, [&](auto heads, int g) {
       tile_logits<kType, decltype(heads)::value>(keys, count, queries + g,
                                                  task.weights + g * task.weight_stride + token, task.weight_stride);
     });
@@ -410,7 +384,7 @@ void decode_type(const DecodeTask& task, bool rotated) {
   CodedRows<kType> values(task, false);
   token = 0;
   while (const int count = values.next()) {
-    for_heads(shape.group, [&](auto heads, int g) {
+    for_head_groups(shape.group, [&](auto heads, int g) {
       add_values<kType, decltype(heads)::value>(values, count, task.weights + g * task.weight_stride + token,
                                                 task.weight_stride, acc.data() + std::ptrdiff_t{g} * shape.value_dim,
                                                 shape.value_dim, shared + g);

@@ -3,9 +3,6 @@
 
 #include "kernels/kernel_table.h"
 
-#define QEVICT_INLINE __attribute__((always_inline)) inline
-#define QEVICT_NOINLINE __attribute__((noinline))  // one copy, whoever calls it
-
 namespace qevict {
 
 bool cpu_has_avx512_vnni();

@@ -4,6 +4,8 @@
 namespace qevict {
 namespace {
 
+constexpr float kLog2E = 1.44269504088896341f;
+
 // x <= 0, relative error 1e-7 (minimax of degree 5 on [0, 1)); 2^-126 below that, since denormal numbers are slow.
 __attribute__((always_inline)) inline __m512 exp2_of(__m512 x) {
   x = _mm512_max_ps(x, _mm512_set1_ps(-126.0f));

@@ -11,10 +11,10 @@
 #include <limits>
 #include <utility>
 
-#include "kernels/codes_avx512.h"
-#include "kernels/exp2_avx512.h"
+#include "kernels/kernel_table.h"
 #include "kernels/prefetch.h"
 #include "kernels/rotation_table.h"
+#include "kernels/rows_avx512.h"
 
 namespace qevict {
 namespace {
@@ -24,7 +24,6 @@ constexpr int kChunk = 32;  // windows that share units
 constexpr int kBlock = 8;   // windows that are prepared together
 constexpr int kAhead = 12;  // windows from a record's prefetch to its use
 constexpr int kMaxDim = 256;
-constexpr int kMaxHeads = 4;                  // at once
 constexpr int kMaxTokens = 2 * kRangeTokens;  // of one call
 constexpr float kKeyUnit = 8192.0f;
 constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
@@ -269,13 +268,6 @@ QEVICT_NOINLINE void key_logits(const Keys& keys, Source& source, const Query* q
   }
 }
 
-inline float max_of_row(const float* row, int n) {
-  __m512 top = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
-  for (int i = 0; i < n; i += 16)
-    top = _mm512_max_ps(top, _mm512_mask_loadu_ps(top, i + 8 < n ? 0xffff : 0x00ff, row + i));
-  return _mm512_reduce_max_ps(top);
-}
-
 inline void load_query(const Keys& keys, int head, Query& query) {
   const float* q = keys.task.query + static_cast<std::ptrdiff_t>(head) * keys.dim;
   const CodeRotation& rotation = keys.rotation;
@@ -301,37 +293,20 @@ void attend_codes(const Keys& keys, Source& source, Values values) {
   const DecodeTask& task = keys.task;
   for (int w = 0; w < kChunk; ++w) source.prefetch_scales(w);
   for (int w = 0; w < kAhead; ++w) source.prefetch_codes(w);
-  for (int first = 0; first < task.shape.group; first += kMaxHeads) {
-    const int heads = std::min(kMaxHeads, task.shape.group - first);
-    Query queries[kMaxHeads];
-    for (int g = 0; g < heads; ++g) load_query(keys, first + g, queries[g]);
+  for_head_groups(task.shape.group, [&](auto count, int first) {
+    constexpr int kHeads = decltype(count)::value;
+    Query queries[kHeads];
+    for (int g = 0; g < kHeads; ++g) load_query(keys, first + g, queries[g]);
     float* logits = task.weights + first * task.weight_stride;
-    const auto run = [&](auto count) {
-      constexpr int kHeads = decltype(count)::value;
-      if (keys.neox) {
-        key_logits<true, kHeads>(keys, source, queries, logits, task.weight_stride);
-      } else {
-        key_logits<false, kHeads>(keys, source, queries, logits, task.weight_stride);
-      }
-      for (int g = 0; g < kHeads; ++g)
-        task.out.max[first + g] = max_of_row(logits + g * task.weight_stride, kTokens * keys.n_windows);
-      values(count, first, logits);
-    };
-    switch (heads) {
-      case 1:
-        run(std::integral_constant<int, 1>());
-        break;
-      case 2:
-        run(std::integral_constant<int, 2>());
-        break;
-      case 3:
-        run(std::integral_constant<int, 3>());
-        break;
-      default:
-        run(std::integral_constant<int, 4>());
-        break;
+    if (keys.neox) {
+      key_logits<true, kHeads>(keys, source, queries, logits, task.weight_stride);
+    } else {
+      key_logits<false, kHeads>(keys, source, queries, logits, task.weight_stride);
     }
-  }
+    for (int g = 0; g < kHeads; ++g)
+      task.out.max[first + g] = max_of_row(logits + g * task.weight_stride, kTokens * keys.n_windows);
+    values(count, first, logits);
+  });
 }
 
 }  // namespace

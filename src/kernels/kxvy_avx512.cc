@@ -12,13 +12,8 @@
 
 #if defined(__x86_64__) && defined(__GNUC__)
 
-// GCC 12's own intrinsics start from undefined registers and warn about them.
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma,f16c,avx2,bmi2")
-#include <immintrin.h>
-
+#include "kernels/rows_avx512.h"
+// After the target options that it opens:
 #include "kernels/keys_avx512.h"
 
 namespace qevict {
@@ -173,7 +168,6 @@ class LevelSource {
 template <int kHeads>
 QEVICT_NOINLINE void exponentials(const Keys& keys, std::size_t scales_at, float* rows, std::size_t stride,
                                   const float* max, float largest, std::int16_t* const* weights, float* denom) {
-  constexpr float kLog2E = 1.44269504088896341f;
   const __m512 to_units = _mm512_set1_ps(16383.0f / largest);
   __m512 sum[kHeads];
   for (int g = 0; g < kHeads; ++g) sum[g] = _mm512_setzero_ps();

@@ -8,13 +8,8 @@
 
 #if defined(__x86_64__) && defined(__GNUC__)
 
-// GCC 12's own intrinsics start from undefined registers and warn about them.
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma,f16c,avx2,bmi2")
-#include <immintrin.h>
-
+#include "kernels/rows_avx512.h"
+// After the target options that it opens:
 #include "kernels/keys_avx512.h"
 
 namespace qevict {
@@ -139,11 +134,11 @@ template <int kHeads>
 QEVICT_NOINLINE void exponentials(const Keys& keys, const PaperIntLayout& layout, float* rows, std::size_t stride,
                                   const float* max, float largest_scale, std::uint8_t* const* planes, float* denom,
                                   float* zero_sum) {
-  const __m512 log2e = _mm512_set1_ps(1.44269504088896341f);
+  const __m512 log2e = _mm512_set1_ps(kLog2E);
   const __m512 to_units = _mm512_set1_ps(16383.0f / largest_scale);
   __m512 top[kHeads], sum[kHeads], zeros[kHeads];
   for (int g = 0; g < kHeads; ++g) {
-    top[g] = _mm512_set1_ps(max[g] * 1.44269504088896341f);
+    top[g] = _mm512_set1_ps(max[g] * kLog2E);
     sum[g] = zeros[g] = _mm512_setzero_ps();
   }
   for (int w = 0; w < keys.n_windows; w += 2) {
