@@ -88,5 +88,14 @@ extern template struct Block32<BlockType::q8_0, true>;
 extern template struct Block32<BlockType::q4_0, false>;
 extern template struct Block32<BlockType::q4_0, true>;
 extern template struct Block32<BlockType::q4_1, false>;
+extern template struct Block32<BlockType::q4_1, true>;
+
+struct BlockKind {
+  BlockType type;
+  bool rotated;
+};
+
+// What a row of Block32 holds; null for rows of other codecs.
+const BlockKind* block_kind(const CodecRow& codec);
 
 }  // namespace qevict

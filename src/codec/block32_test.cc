@@ -164,6 +164,7 @@ TEST(Block32, ARotationHelpsWhereOneChannelIsLarge) {
     return sum;
   };
   EXPECT_LT(error("q4_0r"), 0.7 * error("q4_0"));
+  EXPECT_LT(error("q4_1r"), 0.7 * error("q4_1"));
 }
 
 TEST(Block32, SupportsWholeBlocksAndAnyWindow) {
@@ -173,7 +174,7 @@ TEST(Block32, SupportsWholeBlocksAndAnyWindow) {
     EXPECT_FALSE(find_codec(name)->supports({8, 96, 80}));
     EXPECT_FALSE(find_codec(name)->supports({0, 64, 64}));
   }
-  for (const char* name : {"q8_0r", "q4_0r"}) {
+  for (const char* name : {"q8_0r", "q4_0r", "q4_1r"}) {
     EXPECT_TRUE(find_codec(name)->supports({1, 192, 64}));
     EXPECT_FALSE(find_codec(name)->supports({1, 96, 64}));
   }

@@ -38,6 +38,7 @@ constexpr CodecRow kCodecs[] = {
     Block32<BlockType::q4_1, false>::row("q4_1", "llama.cpp's 4 bits with a minimum; 5 true bits per element"),
     Block32<BlockType::q8_0, true>::row("q8_0r", "q8_0 behind a Hadamard transform; 8.5 true bits per element"),
     Block32<BlockType::q4_0, true>::row("q4_0r", "q4_0 behind a Hadamard transform; 4.5 true bits per element"),
+    Block32<BlockType::q4_1, true>::row("q4_1r", "q4_1 behind a Hadamard transform; 5 true bits per element"),
     Kivi<2>::row("kivi-2",
                  "KIVI's 2 bits: keys per channel of 32 tokens, values per 32 channels; 3 true bits per element"),
     Kivi<4>::row("kivi-4",

@@ -30,7 +30,9 @@ constexpr int kTokensAhead = 64;  // pages end sooner than prefetchers of the ha
 constexpr float kTop = 32639.0f;  // 127 * 256 + 127, the largest that two bytes with signs hold
 constexpr float kTiny = 1e-30f;
 
-constexpr int offset_of(BlockType type) { return type == BlockType::q8_0 ? 128 : type == BlockType::q4_0 ? 8 : 0; }
+// Codes are read from 0: x = (code - offset) d, and for q4_1 more. In the middle of the codes, so that what rounding of
+// the other factor adds is small.
+constexpr int offset_of(BlockType type) { return type == BlockType::q8_0 ? 128 : 8; }
 constexpr std::size_t header_of(BlockType type) { return type == BlockType::q4_1 ? 4 : 2; }
 
 QEVICT_INLINE __m512i broadcast32(const std::int8_t* from) {
@@ -53,7 +55,7 @@ QEVICT_INLINE __m512i code_pair(const std::byte* a, const std::byte* b) {
   }
 }
 
-// The key rows or value rows of a range, a tile at a time, with their scales and minima.
+// The key rows or value rows of a range, a tile at a time, with their scales and, of q4_1, middles.
 template <BlockType kType>
 class CodedRows {
  public:
@@ -90,7 +92,7 @@ class CodedRows {
     }
     std::fill(rows_ + count, rows_ + kTile, rows_[count - 1]);
     load_column(0, scales_);
-    if constexpr (kType == BlockType::q4_1) load_column(2, minima_);
+    if constexpr (kType == BlockType::q4_1) load_middles();
     return count;
   }
 
@@ -98,8 +100,8 @@ class CodedRows {
     const std::size_t at = block * block_bytes(kType) + header_of(kType);
     return code_pair<kType>(rows_[a] + at, rows_[b] + at);
   }
-  const float* scales(int block) const { return scales_ + block * kTile; }  // [kTile]
-  const float* minima(int block) const { return minima_ + block * kTile; }
+  const float* scales(int block) const { return scales_ + block * kTile; }    // [kTile]
+  const float* middles(int block) const { return middles_ + block * kTile; }  // of q4_1: x of code 8
 
   // Brings a share of the records that come kTokensAhead later to the second cache, while keys are read; their values
   // then wait there. All at once would fill the core's list of outstanding lines and stand in the way of its loads.
@@ -122,6 +124,12 @@ class CodedRows {
   QEVICT_INLINE void touch_later(int window) {
     const auto ahead = static_cast<std::size_t>(window + windows_ahead_);
     if (ahead < task_.head.codes.size()) ahead_[n_ahead_++] = task_.head.codes[ahead].record;
+  }
+  QEVICT_INLINE void load_middles() {
+    load_column(2, middles_);
+    const __m512 offset = _mm512_set1_ps(offset_of(kType));
+    for (int i = 0; i < blocks_ * kTile; i += kLanes)
+      _mm512_store_ps(middles_ + i, _mm512_fmadd_ps(offset, _mm512_load_ps(scales_ + i), _mm512_load_ps(middles_ + i)));
   }
   // Collects first, converts later: a vector read right behind narrow writes waits for them.
   QEVICT_INLINE void load_column(std::size_t at, float* out) const {
@@ -148,7 +156,7 @@ class CodedRows {
   const std::byte* ahead_[kTile];
   const std::byte* rows_[kTile];
   alignas(64) float scales_[kMaxBlocks * kTile];
-  alignas(64) float minima_[kType == BlockType::q4_1 ? kMaxBlocks * kTile : kLanes];
+  alignas(64) float middles_[kType == BlockType::q4_1 ? kMaxBlocks * kTile : kLanes];
 };
 
 // One query head, scaled.
@@ -232,7 +240,7 @@ QEVICT_NOINLINE void tile_logits(CodedRows<kType>& rows, int count, const Rounde
                                     _mm512_mul_ps(scales, _mm512_set1_ps(queries[g].units[b])), logits[g]);
         if constexpr (kType == BlockType::q4_1)
           logits[g] =
-              _mm512_fmadd_ps(_mm512_load_ps(rows.minima(b) + first), _mm512_set1_ps(queries[g].sums[b]), logits[g]);
+              _mm512_fmadd_ps(_mm512_load_ps(rows.middles(b) + first), _mm512_set1_ps(queries[g].sums[b]), logits[g]);
       }
     }
     for (int g = 0; g < kHeads; ++g)
@@ -263,15 +271,16 @@ struct Weights {
   static constexpr int quad(int k) { return 16 * (k % 4) + 4 * (k / 4); }
 };
 
-// Rounds p * scale, [kTile]. What the codes' offset and the minima add to every channel goes to `shared`.
+// Rounds p * scale, [kTile]. What the codes' offset and the middles add to every channel goes to `shared`.
 template <BlockType kType>
-QEVICT_INLINE void weigh(const __m512 (&p)[kTile / kLanes], const float* scales, const float* minima, Weights& out,
+QEVICT_INLINE void weigh(const __m512 (&p)[kTile / kLanes], const float* scales, const float* middles, Weights& out,
                          __m512& shared) {
   __m512 products[kTile / kLanes], top = _mm512_set1_ps(kTiny);
   for (int i = 0; i < kTile / kLanes; ++i) {
     products[i] = _mm512_mul_ps(p[i], _mm512_load_ps(scales + i * kLanes));
     top = _mm512_max_ps(top, kType == BlockType::q4_0 ? _mm512_abs_ps(products[i]) : products[i]);
-    if constexpr (kType == BlockType::q4_1) shared = _mm512_fmadd_ps(p[i], _mm512_load_ps(minima + i * kLanes), shared);
+    if constexpr (kType == BlockType::q4_1)
+      shared = _mm512_fmadd_ps(p[i], _mm512_load_ps(middles + i * kLanes), shared);
   }
   const float largest = _mm512_reduce_max_ps(top);
   out.unit = largest / kTop;
@@ -286,12 +295,10 @@ QEVICT_INLINE void weigh(const __m512 (&p)[kTile / kLanes], const float* scales,
   const __m512i plane0 = _mm512_packs_epi16(high[0], high[1]), plane1 = _mm512_packs_epi16(low[0], low[1]);
   _mm512_store_si512(out.planes[0], plane0);
   _mm512_store_si512(out.planes[1], plane1);
-  if constexpr (offset_of(kType) != 0) {
-    const __m512i ones = _mm512_set1_epi8(1), none = _mm512_setzero_si512();
-    const __m512i sums = _mm512_add_epi32(_mm512_slli_epi32(_mm512_dpbusd_epi32(none, ones, plane0), 8),
-                                          _mm512_dpbusd_epi32(none, ones, plane1));
-    shared = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums), _mm512_set1_ps(-offset_of(kType) * out.unit), shared);
-  }
+  const __m512i ones = _mm512_set1_epi8(1), none = _mm512_setzero_si512();
+  const __m512i sums = _mm512_add_epi32(_mm512_slli_epi32(_mm512_dpbusd_epi32(none, ones, plane0), 8),
+                                        _mm512_dpbusd_epi32(none, ones, plane1));
+  shared = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums), _mm512_set1_ps(-offset_of(kType) * out.unit), shared);
 }
 
 // acc[g * dim + channel] += sum over the tile's tokens of p[g * stride + token] * value[token], less what is shared by
@@ -307,7 +314,7 @@ QEVICT_NOINLINE void add_values(const CodedRows<kType>& rows, int count, const f
   for (int b = 0; b < rows.blocks(); ++b) {
     Weights weights[kHeads];
     for (int g = 0; g < kHeads; ++g)
-      weigh<kType>(probabilities[g], rows.scales(b), rows.minima(b), weights[g], shared[g][b]);
+      weigh<kType>(probabilities[g], rows.scales(b), rows.middles(b), weights[g], shared[g][b]);
     // Between the stores above and the loads below, or GCC rebuilds the broadcasts with register shuffles.
     asm volatile("" ::: "memory");
     __m512i sums[kHeads][2][2];  // [plane][which 16 channels]
@@ -407,12 +414,19 @@ bool decode_blocks_avx512(const DecodeTask& task) {
   if (task.head.codec == nullptr || shape.key_dim > kMaxDim || shape.value_dim > kMaxDim || shape.group > kMaxGroup ||
       task.range.begin == task.range.end)
     return false;
-  const auto decode = task.head.codec->decode;
-  if (decode == &Block32<BlockType::q8_0, false>::decode) return decode_type<BlockType::q8_0>(task, false), true;
-  if (decode == &Block32<BlockType::q8_0, true>::decode) return decode_type<BlockType::q8_0>(task, true), true;
-  if (decode == &Block32<BlockType::q4_0, false>::decode) return decode_type<BlockType::q4_0>(task, false), true;
-  if (decode == &Block32<BlockType::q4_0, true>::decode) return decode_type<BlockType::q4_0>(task, true), true;
-  if (decode == &Block32<BlockType::q4_1, false>::decode) return decode_type<BlockType::q4_1>(task, false), true;
+  const BlockKind* kind = block_kind(*task.head.codec);
+  if (kind == nullptr) return false;
+  switch (kind->type) {
+    case BlockType::q8_0:
+      decode_type<BlockType::q8_0>(task, kind->rotated);
+      return true;
+    case BlockType::q4_0:
+      decode_type<BlockType::q4_0>(task, kind->rotated);
+      return true;
+    case BlockType::q4_1:
+      decode_type<BlockType::q4_1>(task, kind->rotated);
+      return true;
+  }
   return false;
 }
 

@@ -16,6 +16,7 @@
 #define HWY_TARGET_INCLUDE "kernels/blocks_simd.cc"
 #include "kernels/simd_targets.h"
 // After simd_targets.h:
+#include "kernels/coded_values-inl.h"
 #include "kernels/decode_rows-inl.h"
 #include "kernels/simd_math-inl.h"
 
@@ -23,28 +24,7 @@ HWY_BEFORE_NAMESPACE();
 namespace qevict {
 namespace HWY_NAMESPACE {
 
-// The places of products in the sums of ReorderWidenMulAccumulate differ on other machines.
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
-
-constexpr int kTile = 32;         // tokens whose scales are unpacked together
-constexpr int kMaxBlocks = 32;    // of a row
-constexpr int kTokensAhead = 64;  // pages end sooner than prefetchers of the hardware like
-constexpr int kLanes = 8;
-constexpr float kTop = 32767.0f;
-
-using D8 = hn::Full128<std::int8_t>;
-using D16 = hn::CappedTag<std::int16_t, 16>;
-using D32 = hn::CappedTag<std::int32_t, 8>;
-using DF = hn::CappedTag<float, 8>;
-using V8 = hn::Vec<D8>;
-using V16 = hn::Vec<D16>;
-using V32 = hn::Vec<D32>;
-using VF = hn::Vec<DF>;
-
-HWY_INLINE V32 products(V16 a, V16 b) {
-  V32 unused = hn::Zero(D32());
-  return hn::ReorderWidenMulAccumulate(D32(), a, b, hn::Zero(D32()), unused);
-}
+#if QEVICT_CODED_VALUES
 
 // The key rows or value rows of a range, a tile at a time, with their scales and minima.
 template <BlockType kType>
@@ -77,8 +57,8 @@ class CodedRows {
     }
     if (count == 0) return 0;
     std::fill(rows_ + count, rows_ + kTile, rows_[count - 1]);
-    load_column(0, scales_);
-    if constexpr (kType == BlockType::q4_1) load_column(2, minima_);
+    load_columns(rows_, 0, block_bytes(kType), n_blocks_, scales_);
+    if constexpr (kType == BlockType::q4_1) load_columns(rows_, 2, block_bytes(kType), n_blocks_, minima_);
     return count;
   }
 
@@ -96,7 +76,7 @@ class CodedRows {
     }
   }
   const float* scales(int block) const { return scales_ + block * kTile; }  // [kTile]
-  const float* minima(int block) const { return minima_ + block * kTile; }
+  const float* minima(int block) const { return kType == BlockType::q4_1 ? minima_ + block * kTile : nullptr; }
 
  private:
   // Whole records while keys are read, in order; their values then wait in the second cache.
@@ -105,17 +85,6 @@ class CodedRows {
     if (ahead >= task_.head.codes.size()) return;
     prefetch(task_.head.codes[ahead].record, layout_.bytes());
   }
-  // Collects first, converts later: a vector read right behind narrow writes waits for them.
-  void load_column(int at, float* out) const {
-    std::uint16_t halves[kMaxBlocks * kTile];
-    for (int b = 0; b < n_blocks_; ++b) {
-      const std::size_t from = b * block_bytes(kType) + at;
-      for (int t = 0; t < kTile; ++t) std::memcpy(&halves[b * kTile + t], rows_[t] + from, sizeof(Half));
-    }
-    const auto* first = reinterpret_cast<const Half*>(halves);
-    for (int i = 0; i < n_blocks_ * kTile; i += kLanes) hn::StoreU(load_half(DF(), first + i), DF(), out + i);
-  }
-
   const DecodeTask& task_;
   bool keys_;
   Block32Layout layout_;
@@ -132,17 +101,6 @@ struct RoundedQuery {
   const float* units;         // [group][blocks]
   const float* sums;          // [group][blocks] of the channels
 };
-
-// Sums of the lanes of four vectors, in the low 4 lanes and, of the other lanes, in the high ones.
-HWY_INLINE V32 half_sums(V32 a, V32 b, V32 c, V32 e) {
-  const D32 d;
-  const hn::RepartitionToWide<D32> wide;
-  const V32 ab = hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b));
-  const V32 ce = hn::Add(hn::InterleaveLower(d, c, e), hn::InterleaveUpper(d, c, e));
-  const auto ab64 = hn::BitCast(wide, ab), ce64 = hn::BitCast(wide, ce);
-  return hn::Add(hn::BitCast(d, hn::InterleaveLower(wide, ab64, ce64)),
-                 hn::BitCast(d, hn::InterleaveUpper(wide, ab64, ce64)));
-}
 
 // Logits of 8 tokens: out[g * stride + token].
 template <BlockType kType, int kHeads>
@@ -176,68 +134,6 @@ HWY_NOINLINE void tile_logits(const CodedRows<kType>& rows, int first, const Rou
     }
   }
   for (int g = 0; g < kHeads; ++g) hn::StoreU(logits[g], df, out + g * stride);
-}
-
-// codes[0..kTile) = p * scale in 16 bits, 0 from `count` on; returns the unit.
-HWY_INLINE float weigh(const float* p, const float* scale, int count, std::int16_t* codes) {
-  const DF d;
-  float padded_weights[kTile];
-  if (count < kTile) {
-    std::copy_n(p, count, padded_weights);
-    std::fill(padded_weights + count, padded_weights + kTile, 0.0f);
-    p = padded_weights;
-  }
-  VF products_of[kTile / kLanes], top = hn::Set(d, 1e-30f);
-  for (int i = 0; i < kTile / kLanes; ++i) {
-    products_of[i] = hn::Mul(hn::LoadU(d, p + i * kLanes), hn::LoadU(d, scale + i * kLanes));
-    top = hn::Max(top, hn::Abs(products_of[i]));
-  }
-  const float largest = hn::GetLane(hn::MaxOfLanes(d, top));
-  const VF to_codes = hn::Set(d, kTop / largest);
-  const hn::Rebind<std::int16_t, DF> d16;
-  for (int i = 0; i < kTile / kLanes; ++i)
-    hn::StoreU(hn::DemoteTo(d16, hn::NearestInt(hn::Mul(products_of[i], to_codes))), d16, codes + i * kLanes);
-  return largest / kTop;
-}
-
-// acc[g] += sum over the tile's tokens of p[g][token] * value[token].
-template <BlockType kType, int kHeads>
-HWY_NOINLINE void add_values(const CodedRows<kType>& rows, int count, const float* p, std::size_t stride, float* acc,
-                             int dim) {
-  const DF df;
-  const D8 d8;
-  for (int b = 0; b < rows.blocks(); ++b) {
-    alignas(64) std::int16_t weights[kHeads][kTile];
-    float units[kHeads], minima[kHeads] = {};
-    for (int g = 0; g < kHeads; ++g) {
-      units[g] = weigh(p + g * stride, rows.scales(b), count, weights[g]);
-      if constexpr (kType == BlockType::q4_1)
-        for (int t = 0; t < count; ++t) minima[g] += p[g * stride + t] * rows.minima(b)[t];
-    }
-    for (int half = 0; half < 2; ++half) {
-      V32 sums[kHeads][2];
-      for (int g = 0; g < kHeads; ++g) sums[g][0] = sums[g][1] = hn::Zero(D32());
-      for (int t = 0; t < count; t += 2) {
-        const V8 even = rows.codes(t, b, half), odd = rows.codes(t + 1, b, half);
-        const V16 low = hn::PromoteTo(D16(), hn::InterleaveLower(d8, even, odd));
-        const V16 high = hn::PromoteTo(D16(), hn::InterleaveUpper(d8, even, odd));
-        for (int g = 0; g < kHeads; ++g) {
-          std::int32_t pair;
-          std::memcpy(&pair, &weights[g][t], sizeof(pair));
-          const V16 weight = hn::BitCast(D16(), hn::Set(D32(), pair));
-          sums[g][0] = hn::Add(sums[g][0], products(low, weight));
-          sums[g][1] = hn::Add(sums[g][1], products(high, weight));
-        }
-      }
-      for (int g = 0; g < kHeads; ++g)
-        for (int i = 0; i < 2; ++i) {
-          float* out = acc + g * dim + b * kBlockChannels + half * 16 + i * kLanes;
-          VF sum = hn::MulAdd(hn::ConvertTo(df, sums[g][i]), hn::Set(df, units[g]), hn::LoadU(df, out));
-          if constexpr (kType == BlockType::q4_1) sum = hn::Add(sum, hn::Set(df, minima[g]));
-          hn::StoreU(sum, df, out);
-        }
-    }
-  }
 }
 
 void round_query(std::span<const float> query, std::int16_t* codes, float* units, float* sums) {
@@ -293,9 +189,9 @@ void DecodeBlockType(const DecodeTask& task, bool rotated) {
   CodedRows<kType> values(task, false);
   while (const int count = values.next()) {
     for_head_groups(shape.group, [&](auto heads, int g) HWY_ATTR {
-      add_values<kType, decltype(heads)::value>(values, count, task.weights + g * task.weight_stride + token,
-                                                task.weight_stride, task.out.acc + std::ptrdiff_t{g} * shape.value_dim,
-                                                shape.value_dim);
+      add_values<decltype(heads)::value>(values, count, task.weights + g * task.weight_stride + token,
+                                         task.weight_stride, task.out.acc + std::ptrdiff_t{g} * shape.value_dim,
+                                         shape.value_dim);
     });
     token += count;
   }
@@ -306,19 +202,20 @@ void DecodeBlockType(const DecodeTask& task, bool rotated) {
 bool DecodeBlocks(const DecodeTask& task) {
   constexpr int kMaxDim = kMaxBlocks * kBlockChannels;
   if (task.head.codec == nullptr || task.shape.key_dim > kMaxDim || task.shape.value_dim > kMaxDim) return false;
-  const auto decode = task.head.codec->decode;
-  const bool rotated =
-      decode == &Block32<BlockType::q8_0, true>::decode || decode == &Block32<BlockType::q4_0, true>::decode;
-  if (decode == &Block32<BlockType::q8_0, false>::decode || decode == &Block32<BlockType::q8_0, true>::decode) {
-    DecodeBlockType<BlockType::q8_0>(task, rotated);
-  } else if (decode == &Block32<BlockType::q4_0, false>::decode || decode == &Block32<BlockType::q4_0, true>::decode) {
-    DecodeBlockType<BlockType::q4_0>(task, rotated);
-  } else if (decode == &Block32<BlockType::q4_1, false>::decode) {
-    DecodeBlockType<BlockType::q4_1>(task, rotated);
-  } else {
-    return false;
+  const BlockKind* kind = block_kind(*task.head.codec);
+  if (kind == nullptr) return false;
+  switch (kind->type) {
+    case BlockType::q8_0:
+      DecodeBlockType<BlockType::q8_0>(task, kind->rotated);
+      return true;
+    case BlockType::q4_0:
+      DecodeBlockType<BlockType::q4_0>(task, kind->rotated);
+      return true;
+    case BlockType::q4_1:
+      DecodeBlockType<BlockType::q4_1>(task, kind->rotated);
+      return true;
   }
-  return true;
+  return false;
 }
 
 #else

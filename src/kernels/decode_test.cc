@@ -208,7 +208,7 @@ TEST_P(DecodeCodes, OddWindowsAndUnequalDims) {
 // 15 bits of queries and probabilities: far below what 8 bits of codes lose.
 TEST(DecodeBlocks, AddLittleToEightBits) {
   Rng rng(14);
-  for (const char* name : {"q8_0", "q4_0", "q4_1", "q8_0r", "q4_0r"}) {
+  for (const char* name : {"q8_0", "q4_0", "q4_1", "q8_0r", "q4_0r", "q4_1r"}) {
     for (const int group : kGroups) {
       TestHead head;
       head.shape = {128, 64, group};

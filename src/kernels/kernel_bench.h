@@ -42,9 +42,9 @@ struct KernelBenchOptions {
   int n_prefill_heads = 3;  // of one layer
   int prefill_chunk = 512;
   std::vector<std::string> codecs = {
-      "int2", "int4",  "k3v2",  "k4v4",   "q8_0",  "q4_0",
-      "q4_1", "q8_0r", "q4_0r", "kivi-2", "kivi-4"};  // those of them that take the shape
-  std::vector<std::string> targets;                   // empty: all of this machine but the reference
+      "int2", "int4",  "k3v2",  "k4v4",  "q8_0",   "q4_0",
+      "q4_1", "q8_0r", "q4_0r", "q4_1r", "kivi-2", "kivi-4"};  // those of them that take the shape
+  std::vector<std::string> targets;                            // empty: all of this machine but the reference
   bool decode = true;
   bool prefill = true;
 };

@@ -86,10 +86,11 @@ struct KernelTable {
   std::string_view name;
   void (*decode_f16)(const DecodeTask& task);
   void (*decode_codes)(const DecodeTask& task);  // any codec
-  // Two that read the codes of some codecs and shapes directly; each returns false, having done nothing, for others.
+  // Those that read the codes of some codecs and shapes directly; each returns false, having done nothing, for others.
   // May be null.
   bool (*decode_codes_fast)(const DecodeTask& task);
   bool (*decode_blocks)(const DecodeTask& task);  // codec/block32.h
+  bool (*decode_kivi)(const DecodeTask& task);    // codec/kivi.h
   WindowDecoder decode_window;
   PrefillKernels prefill;
   void (*attend_rows)(const RowsTask& task);

@@ -66,14 +66,10 @@ void attend_rows(const RowsTask& task) {
 }  // namespace
 
 const KernelTable& reference_kernels() {
-  static const KernelTable table{"reference",
-                                 &decode,
-                                 &decode,
-                                 nullptr,
-                                 nullptr,
-                                 nullptr,
-                                 {8, &packed_bytes, &scratch_floats, &pack, &stripe, true},
-                                 &attend_rows};
+  static const KernelTable table{
+      "reference", &decode, &decode, nullptr,
+      nullptr,     nullptr, nullptr, {8, &packed_bytes, &scratch_floats, &pack, &stripe, true},
+      &attend_rows};
   return table;
 }
 

@@ -17,6 +17,7 @@ PrefillKernels highway_prefill_kernels();
 // Read codes of some codecs and shapes directly; return false, having done nothing, for others.
 bool (*highway_codes16())(const DecodeTask& task);
 bool (*highway_blocks())(const DecodeTask& task);
+bool (*highway_kivi())(const DecodeTask& task);
 void (*highway_rows())(const RowsTask& task);
 
 }  // namespace qevict

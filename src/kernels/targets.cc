@@ -24,7 +24,7 @@ std::vector<KernelTable> highway_tables() {
     const DecodeKernels decode = highway_decode_kernels();
     const PrefillKernels prefill = highway_prefill_kernels();
     tables.push_back({hwy::TargetName(target), decode.f16, decode.codes, highway_codes16(), highway_blocks(),
-                      decode.window, prefill, highway_rows()});
+                      highway_kivi(), decode.window, prefill, highway_rows()});
   }
   hwy::SetSupportedTargetsForTest(0);
   hwy::GetChosenTarget().DeInit();

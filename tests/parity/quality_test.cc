@@ -52,6 +52,7 @@ const std::map<std::string_view, Band> kBands = {
     {"kivi-2", {0.114, 0.171}},
     {"kivi-2-r32", {0.112, 0.168}},
     {"kivi-4", {0.00244, 0.00609}},
+    {"kivi-4-r32", {0.00265, 0.00663}},
     {"kvquant-nuq2", {0.206, 0.309}},
     {"kvquant-nuq3", {0.0116, 0.0291}},
     {"kvquant-nuq4", {0.00258, 0.00645}},
@@ -61,6 +62,7 @@ const std::map<std::string_view, Band> kBands = {
     {"q4_0", {0.0202, 0.0505}},
     {"q4_0r", {0.00429, 0.0107}},
     {"q4_1", {0.00942, 0.0235}},
+    {"q4_1r", {0.00472, 0.0118}},
 };
 
 TEST(Quality, EveryMethodKeepsItsBand) {
