@@ -58,6 +58,11 @@ struct CodecRow {
   void (*decode)(WindowShape shape, std::span<const std::byte> record, std::span<const std::byte> head,
                  std::span<float> keys, std::span<float> values) = nullptr;
 
+  // The 8 tokens from first_token, a multiple of 8, of a longer window as a record of 8, so that kernels need to know
+  // one size only. part: [window_bytes of 8 tokens]. Null: windows of this codec cannot be cut.
+  void (*cut)(WindowShape shape, std::span<const std::byte> record, int first_token,
+              std::span<std::byte> part) = nullptr;
+
   // encode_with, or encode where the codec uses nothing of the side.
   bool encode_knowing(WindowShape shape, std::span<const float> keys, std::span<const float> values,
                       const TokenSide& side, std::span<const std::byte> head, std::span<std::byte> record) const {

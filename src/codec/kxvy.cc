@@ -237,6 +237,16 @@ void Kxvy<kKeyBits, kValueBits>::decode(WindowShape shape, std::span<const std::
   decode_window({shape, kKeyBits, kValueBits}, record, head, keys, values);
 }
 
+template <int kKeyBits, int kValueBits>
+void Kxvy<kKeyBits, kValueBits>::cut(WindowShape shape, std::span<const std::byte> record, int first_token,
+                                     std::span<std::byte> part) {
+  const KxvyLayout layout{shape, kKeyBits, kValueBits};
+  QEVICT_CHECK(record.size() == layout.bytes() && part.size() == layout.block_bytes(kBlockTokens),
+               "records of window_bytes");
+  QEVICT_CHECK(first_token % kBlockTokens == 0 && first_token + kBlockTokens <= shape.tokens, "a whole block");
+  std::ranges::copy(record.subspan(layout.block_at(first_token), part.size()), part.begin());
+}
+
 template struct Kxvy<2, 2>;
 template struct Kxvy<2, 3>;
 template struct Kxvy<2, 4>;

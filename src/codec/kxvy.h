@@ -66,6 +66,7 @@ struct Kxvy {
                      std::span<const std::byte> head, std::span<std::byte> record);
   static void decode(WindowShape shape, std::span<const std::byte> record, std::span<const std::byte> head,
                      std::span<float> keys, std::span<float> values);
+  static void cut(WindowShape shape, std::span<const std::byte> record, int first_token, std::span<std::byte> part);
 
   static constexpr CodecRow row(std::string_view name, std::string_view summary) {
     return {.name = name,
@@ -79,7 +80,8 @@ struct Kxvy {
             .head_bytes = &head_bytes,
             .estimate_head = &estimate_head,
             .encode = &encode,
-            .decode = &decode};
+            .decode = &decode,
+            .cut = &cut};
   }
 };
 extern template struct Kxvy<2, 2>;

@@ -111,6 +111,24 @@ void PaperInt<kBits>::decode(WindowShape shape, std::span<const std::byte> recor
   decode_window({shape, kBits}, record, keys, values);
 }
 
+template <int kBits>
+void PaperInt<kBits>::cut(WindowShape shape, std::span<const std::byte> record, int first_token,
+                          std::span<std::byte> part) {
+  const PaperIntLayout from{shape, kBits}, to{{kBlockTokens, shape.key_dim, shape.value_dim}, kBits};
+  QEVICT_CHECK(record.size() == from.bytes() && part.size() == to.bytes(), "records of window_bytes");
+  QEVICT_CHECK(first_token % kBlockTokens == 0 && first_token + kBlockTokens <= shape.tokens, "a whole block");
+  const auto copy = [&](std::size_t at, std::size_t bytes, std::size_t to_at) {
+    std::ranges::copy(record.subspan(at, bytes), part.begin() + static_cast<std::ptrdiff_t>(to_at));
+  };
+  const auto block = static_cast<std::size_t>(first_token / kBlockTokens),
+             token = static_cast<std::size_t>(first_token);
+  copy(from.key_codes() + block * to.keys().bytes(), to.keys().bytes(), to.key_codes());
+  copy(from.key_scales(), to.value_codes() - to.key_scales(), to.key_scales());  // and zeros: the whole window's
+  copy(from.value_codes() + block * to.values().bytes(), to.values().bytes(), to.value_codes());
+  copy(from.value_scales() + 2 * token, 2 * kBlockTokens, to.value_scales());
+  copy(from.value_zeros() + 2 * token, 2 * kBlockTokens, to.value_zeros());
+}
+
 template struct PaperInt<2>;
 template struct PaperInt<4>;
 

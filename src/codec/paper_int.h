@@ -48,6 +48,7 @@ struct PaperInt {
                      std::span<const std::byte> head, std::span<std::byte> record);
   static void decode(WindowShape shape, std::span<const std::byte> record, std::span<const std::byte> head,
                      std::span<float> keys, std::span<float> values);
+  static void cut(WindowShape shape, std::span<const std::byte> record, int first_token, std::span<std::byte> part);
 
   static constexpr CodecRow row(std::string_view name, std::string_view summary) {
     return {.name = name,
@@ -61,7 +62,8 @@ struct PaperInt {
             .head_bytes = &no_head_bytes,
             .estimate_head = nullptr,
             .encode = &encode,
-            .decode = &decode};
+            .decode = &decode,
+            .cut = &cut};
   }
 };
 extern template struct PaperInt<2>;

@@ -14,6 +14,7 @@
 #include <type_traits>
 
 #include "hwy/highway.h"
+#include "kernels/decode_rows-inl.h"
 #include "kernels/kernel_table.h"
 #include "kernels/prefetch.h"
 #include "kernels/rotation_table.h"
@@ -252,21 +253,14 @@ HWY_NOINLINE void key_logits(const Keys& keys, Source& source, const Query* quer
   }
 }
 
-float largest_of(const float* row, int n) {  // n: a multiple of 8, above 0
-  const hn::CappedTag<float, 8> d;
-  auto top = hn::LoadU(d, row);
-  for (int i = 0; i < n; i += static_cast<int>(hn::Lanes(d))) top = hn::Max(top, hn::LoadU(d, row + i));
-  return hn::GetLane(hn::MaxOfLanes(d, top));
-}
-
 // values(integral constant heads, first head), after their logits and maxima.
 template <class Source, class Values>
 void attend_codes(const Keys& keys, Source& source, Values values) {
   const DecodeTask& task = keys.task;
-  for (int first = 0; first < task.shape.group; first += kMaxHeads) {
-    const int heads = std::min(kMaxHeads, task.shape.group - first);
-    Query queries[kMaxHeads];
-    for (int g = 0; g < heads; ++g) {
+  for_head_groups(task.shape.group, [&](auto heads, int first) HWY_ATTR {
+    constexpr int kHeads = decltype(heads)::value;
+    Query queries[kHeads];
+    for (int g = 0; g < kHeads; ++g) {
       const float* q = task.query + static_cast<std::ptrdiff_t>(first + g) * keys.dim;
       for (int i = 0; i < keys.dim; ++i) {
         const float own = q[keys.rotation.channels()[i]] * task.scale;
@@ -276,28 +270,11 @@ void attend_codes(const Keys& keys, Source& source, Values values) {
         queries[g].amplitude[i] = std::sqrt(own * own + other * other) * keys.rotation.magnitudes()[i];
       }
     }
-    float* logits = task.weights + first * task.weight_stride;
-    const auto attend = [&](auto n) HWY_ATTR {
-      key_logits<decltype(n)::value>(keys, source, queries, logits, task.weight_stride);
-      for (int g = first; g < first + decltype(n)::value; ++g)
-        task.out.max[g] = largest_of(task.weights + g * task.weight_stride, kTokens * keys.n_windows);
-      values(n, first);
-    };
-    switch (heads) {
-      case 1:
-        attend(std::integral_constant<int, 1>());
-        break;
-      case 2:
-        attend(std::integral_constant<int, 2>());
-        break;
-      case 3:
-        attend(std::integral_constant<int, 3>());
-        break;
-      default:
-        attend(std::integral_constant<int, 4>());
-        break;
-    }
-  }
+    key_logits<kHeads>(keys, source, queries, task.weights + first * task.weight_stride, task.weight_stride);
+    for (int g = first; g < first + kHeads; ++g)
+      task.out.max[g] = max_of(task.weights + g * task.weight_stride, kTokens * keys.n_windows);
+    values(heads, first);
+  });
 }
 
 // NOLINTNEXTLINE(google-readability-namespace-comments)
