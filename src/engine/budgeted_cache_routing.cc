@@ -41,22 +41,22 @@ BudgetedCache::TokenSpan BudgetedCache::challengers(const HeadRouting& routing, 
 Result<void> BudgetedCache::take_norms(std::span<HeadRouting> heads, const HeadLayout& layout) const {
   if (!settings_.rule.weights) return {};
   const auto dim = static_cast<std::size_t>(tiers_.shape().value_dim);
+  std::vector<std::span<const Half>> values;
+  std::vector<std::span<float>> norms;
   for (HeadRouting& head : heads) {
     const auto [at, n] = challengers(head, layout);
     head.norms.resize(n);
-    if (n == 0) continue;
-    const std::span<const Half> values = head.tokens.values.subspan(at * dim, n * dim);
-    if (!settings_.weight->projected) {
-      value_norms(values, tiers_.shape().value_dim, head.norms);
-    } else if (Result<void> made = projected_norms_(head.layer, head.kv_head, values, head.norms); !made) {
-      return made;
-    }
+    values.push_back(head.tokens.values.subspan(at * dim, n * dim));
+    norms.emplace_back(head.norms);
+    if (!settings_.weight->projected) value_norms(values.back(), tiers_.shape().value_dim, head.norms);
   }
+  if (!settings_.weight->projected) return {};
   const auto n_heads = static_cast<std::size_t>(tiers_.shape().n_kv_heads);
-  for (std::size_t begin = 0; settings_.weight->of_layer && begin < heads.size(); begin += n_heads) {
-    std::vector<std::span<float>> layer;
-    for (HeadRouting& head : heads.subspan(begin, n_heads)) layer.emplace_back(head.norms);
-    share_over_heads(layer);
+  for (std::size_t begin = 0; begin < heads.size(); begin += n_heads) {
+    const std::span<const std::span<float>> of_layer = std::span(norms).subspan(begin, n_heads);
+    const Result<void> made = projected_norms_(heads[begin].layer, std::span(values).subspan(begin, n_heads), of_layer);
+    if (!made) return made;
+    if (settings_.weight->of_layer) share_over_heads(of_layer);
   }
   return {};
 }
@@ -207,10 +207,9 @@ void BudgetedCache::force_windows(std::span<HeadRouting> heads, const HeadLayout
   std::vector<const Observation*> observations;
   for (const HeadRouting& head : heads) observations.push_back(&head.observation);
   const int most = (layout.full_slots + layout.quantized_slots) * layout.zones.window;
-  for (std::size_t h = 0; h < heads.size(); ++h) {
-    const std::vector<char> forced = settings_.ranking->force(observations, h, most);
-    for (std::size_t i = 0; i < forced.size(); ++i) heads[h].candidates[i / window].forced |= forced[i] != 0;
-  }
+  const std::vector<std::vector<char>> forced = settings_.ranking->force(observations, most);
+  for (std::size_t h = 0; h < heads.size(); ++h)
+    for (std::size_t i = 0; i < forced[h].size(); ++i) heads[h].candidates[i / window].forced |= forced[h][i] != 0;
   for (HeadRouting& head : heads) {
     head.observation = {};
     for (const Candidate& candidate : head.candidates) {
@@ -392,8 +391,12 @@ Result<void> BudgetedCache::route_heads(std::vector<HeadRouting> heads, const He
     if (Result<void> ranked = on_all(heads, [&](HeadRouting& head) { return rank(head, layout); }); !ranked)
       return ranked;
     const auto of_layer = static_cast<std::size_t>(tiers_.shape().n_kv_heads);
-    for (std::size_t begin = 0; begin < heads.size(); begin += of_layer)
-      finish_layer(std::span(heads).subspan(begin, of_layer), layout);
+    const auto finish = [&](HeadRouting& head) -> Result<void> {  // a layer, with its first head
+      const auto at = static_cast<std::size_t>(&head - heads.data());
+      if (at % of_layer == 0) finish_layer(std::span(heads).subspan(at, of_layer), layout);
+      return {};
+    };
+    if (Result<void> finished = on_all(heads, finish); !finished) return finished;
     const std::size_t step = scope == Scope::model ? heads.size() : scope == Scope::layer ? of_layer : 1;
     for (std::size_t begin = 0; begin < heads.size(); begin += step)
       lay_out(std::span(heads).subspan(begin, step), layout);

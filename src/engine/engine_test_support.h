@@ -69,10 +69,14 @@ class SyntheticSequence {
         attention_(shape_, cache_),
         settings_(settings) {
     cache_.use_model(shape_.attention_scale,
-                     [this](int, int kv_head, std::span<const Half> values, std::span<float> norms) -> Result<void> {
-                       value_norms(values, shape_.head_dim, norms);
-                       for (float& norm : norms)
-                         norm *= static_cast<float>(1 + (reversed_ ? shape_.n_kv_heads - 1 - kv_head : kv_head));
+                     [this](int, std::span<const std::span<const Half>> values,
+                            std::span<const std::span<float>> norms) -> Result<void> {
+                       for (int h = 0; h < shape_.n_kv_heads; ++h) {
+                         value_norms(values[static_cast<std::size_t>(h)], shape_.head_dim,
+                                     norms[static_cast<std::size_t>(h)]);
+                         for (float& norm : norms[static_cast<std::size_t>(h)])
+                           norm *= static_cast<float>(1 + (reversed_ ? shape_.n_kv_heads - 1 - h : h));
+                       }
                        return {};
                      });
   }

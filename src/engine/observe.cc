@@ -45,6 +45,24 @@ std::vector<int> ranks_of(const HeadCache& head, const HeadView& view, const Zon
   return ranks;
 }
 
+// Tokens that stand side by side in both orders.
+struct RankRun {
+  std::size_t at, rank, n;
+};
+std::vector<RankRun> runs_of(std::span<const int> ranks) {
+  std::vector<RankRun> runs;
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (ranks[i] < 0) continue;
+    const auto rank = static_cast<std::size_t>(ranks[i]);
+    if (!runs.empty() && runs.back().at + runs.back().n == i && runs.back().rank + runs.back().n == rank) {
+      ++runs.back().n;
+    } else {
+      runs.push_back({i, rank, 1});
+    }
+  }
+  return runs;
+}
+
 // Keys of ranked tokens in their order, then those of the others.
 std::vector<float> ranked_first(std::span<const float> keys, std::span<const int> ranks, int n_ranked, int key_dim) {
   const auto dim = static_cast<std::size_t>(key_dim);
@@ -96,13 +114,11 @@ Observation observe(const RankingRow& ranking, const HeadCache& head, const Cach
   std::vector<float> probabilities(seen.size() * n_held);
   attend_rows(shape.key_dim, keys, queries, seen, scale, probabilities);
   result.attention.resize(seen.size() * static_cast<std::size_t>(result.n));
+  const std::vector<RankRun> ranked = runs_of(ranks);
   for (std::size_t row = 0; row < seen.size(); ++row) {
-    for (std::size_t i = 0; i < n_held; ++i) {
-      if (ranks[i] >= 0) {
-        result.attention[row * static_cast<std::size_t>(result.n) + static_cast<std::size_t>(ranks[i])] =
-            probabilities[row * n_held + i];
-      }
-    }
+    const float* from = probabilities.data() + row * n_held;
+    float* to = result.attention.data() + row * static_cast<std::size_t>(result.n);
+    for (const RankRun& run : ranked) std::copy_n(from + run.at, run.n, to + run.rank);
   }
   return result;
 }

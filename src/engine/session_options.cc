@@ -63,12 +63,13 @@ void connect(BudgetedCache& cache, Runner& runner, const ModelShape& model,
         [&](int layer, int kv_head) { return calibration->head_data(*cache.tiers().rule().codec, layer, kv_head); });
   }
   cache.use_team([&runner](const Runner::Work& work) { return runner.on_all_threads(work); });
-  cache.use_model(model.attention_scale,
-                  [&runner](int layer, int kv_head, std::span<const Half> values, std::span<float> norms) {
-                    std::vector<float> plain(values.size());
-                    std::ranges::transform(values, plain.begin(), [](Half v) { return to_float(v); });
-                    return runner.projected_norms(layer, kv_head, plain, norms);
-                  });
+  cache.use_model(model.attention_scale, [&runner](int layer, std::span<const std::span<const Half>> values,
+                                                   std::span<const std::span<float>> norms) {
+    std::vector<std::vector<float>> plain(values.size());
+    for (std::size_t h = 0; h < values.size(); ++h)
+      std::ranges::transform(values[h], std::back_inserter(plain[h]), [](Half v) { return to_float(v); });
+    return runner.projected_norms(layer, std::vector<std::span<const float>>(plain.begin(), plain.end()), norms);
+  });
 }
 
 std::vector<Setting> settings_of(const CacheSettings& settings, const SessionOptions& options,

@@ -33,7 +33,8 @@ class GgmlRunner final : public Runner {
   Result<void> layer_of_sequences(int layer, std::span<float> hidden, std::int32_t position,
                                   Attention& attention) override;
   Result<void> head(std::span<const float> hidden, std::span<float> logits) override;
-  Result<void> projected_norms(int layer, int kv_head, std::span<const float> values, std::span<float> norms) override;
+  Result<void> projected_norms(int layer, std::span<const std::span<const float>> values,
+                               std::span<const std::span<float>> norms) override;
   Result<void> decode_matmuls() override;
   Result<void> on_all_threads(const Work& work) override;
   std::size_t workspace_bytes() const override;
@@ -57,6 +58,8 @@ class GgmlRunner final : public Runner {
   Result<void> run_layer(int layer, std::span<float> hidden, std::span<const std::int32_t> positions,
                          bool last_row_only, Attention& attention);
   Result<void> head_of_rows(std::span<const float> hidden, std::span<float> logits);
+  Result<void> projected_norms_of_chunk(int layer, std::span<const std::span<const float>> values,
+                                        std::span<const std::span<float>> norms);
 
   const LoadedModel& model_;
   std::unique_ptr<CpuBackend> backend_;
@@ -260,54 +263,69 @@ Result<void> GgmlRunner::decode_matmuls() {
   return backend_->compute(matmuls_.graph);
 }
 
-Result<void> GgmlRunner::projected_norms(int layer, int kv_head, std::span<const float> values,
-                                         std::span<float> norms) {
-  const auto dim = static_cast<std::size_t>(shape().head_dim);
-  QEVICT_CHECK(values.size() == norms.size() * dim, "one norm per value");
-  const TensorEntry& projection = model_.output_projection(layer);
+Result<void> GgmlRunner::projected_norms(int layer, std::span<const std::span<const float>> values,
+                                         std::span<const std::span<float>> norms) {
+  const auto dim = static_cast<std::size_t>(shape().head_dim),
+             n_kv_heads = static_cast<std::size_t>(shape().n_kv_heads);
+  QEVICT_CHECK(values.size() == n_kv_heads && norms.size() == n_kv_heads, "values and norms of every KV head");
+  std::size_t most = 0;
+  for (std::size_t h = 0; h < n_kv_heads; ++h) {
+    QEVICT_CHECK(values[h].size() == norms[h].size() * dim, "one norm per value");
+    most = std::max(most, norms[h].size());
+  }
+  const auto chunk = static_cast<std::size_t>(max_chunk_);
+  for (std::size_t begin = 0; begin < most; begin += chunk) {
+    std::vector<std::span<const float>> some_values;
+    std::vector<std::span<float>> some_norms;
+    for (std::size_t h = 0; h < n_kv_heads; ++h) {
+      const std::size_t first = std::min(begin, norms[h].size()), n = std::min(chunk, norms[h].size() - first);
+      some_values.push_back(values[h].subspan(first * dim, n * dim));
+      some_norms.push_back(norms[h].subspan(first, n));
+    }
+    if (auto done = projected_norms_of_chunk(layer, some_values, some_norms); !done) return done;
+  }
+  for (const std::span<float> of_head : norms) {
+    if (!all_finite(of_head))
+      return error_of(Error::Kind::internal, "layer {}: the projection of a value is not finite", layer);
+  }
+  return {};
+}
+
+// As projected_norms(), of at most max_chunk values a KV head. The projection is expanded to f32 in the graph itself.
+Result<void> GgmlRunner::projected_norms_of_chunk(int layer, std::span<const std::span<const float>> values,
+                                                  std::span<const std::span<float>> norms) {
   const int group = shape().n_heads / shape().n_kv_heads;
-  const auto n_in = static_cast<std::size_t>(shape().n_heads) * dim;
-  std::vector<float> slice(static_cast<std::size_t>(group) * width() * dim);  // [group][n_embd][head_dim]
-  std::vector<float> row(n_in);
-  const ggml_to_float_t to_float = ggml_get_type_traits(projection.type)->to_float;
-  const std::size_t row_bytes = ggml_row_size(projection.type, static_cast<std::int64_t>(n_in));
-  for (std::size_t out = 0; out < width(); ++out) {
-    const std::byte* packed = model_.data(projection) + out * row_bytes;
-    if (projection.type == GGML_TYPE_F32) {
-      std::memcpy(row.data(), packed, row_bytes);
-    } else {
-      to_float(packed, row.data(), static_cast<std::int64_t>(n_in));
-    }
+  const auto dim = static_cast<std::size_t>(shape().head_dim);
+  Graph graph = Graph::with_room_for(4 + 8 * static_cast<std::size_t>(shape().n_heads));
+  ggml_context* context = graph.context.get();
+  const TensorEntry& entry = model_.output_projection(layer);
+  ggml_tensor* projection =
+      ggml_new_tensor_2d(context, entry.type, std::int64_t{shape().n_heads} * shape().head_dim, shape().n_embd);
+  projection->data = const_cast<std::byte*>(model_.data(entry));  // where the file is mapped; only read
+  if (entry.type != GGML_TYPE_F32) projection = ggml_cast(context, projection, GGML_TYPE_F32);
+  std::vector<ggml_tensor*> in(norms.size()), sums(norms.size());
+  for (std::size_t h = 0; h < norms.size(); ++h) {
+    if (norms[h].empty()) continue;
+    in[h] = new_input(context, GGML_TYPE_F32, shape().head_dim, std::ssize(norms[h]), "values");
     for (std::size_t g = 0; g < static_cast<std::size_t>(group); ++g) {
-      const std::size_t head = static_cast<std::size_t>(kv_head * group) + g;
-      std::copy_n(row.data() + head * dim, dim, slice.data() + (g * width() + out) * dim);
+      const std::size_t head = h * static_cast<std::size_t>(group) + g;
+      ggml_tensor* part = ggml_view_2d(context, projection, shape().head_dim, shape().n_embd, projection->nb[1],
+                                       head * dim * sizeof(float));
+      ggml_tensor* norm = ggml_sum_rows(context, ggml_abs(context, ggml_mul_mat(context, part, in[h])));
+      sums[h] = sums[h] == nullptr ? norm : ggml_add(context, sums[h], norm);
     }
+    ggml_set_output(sums[h]);
+    ggml_build_forward_expand(graph.graph, sums[h]);
   }
-  for (std::size_t begin = 0; begin < norms.size(); begin += static_cast<std::size_t>(max_chunk_)) {
-    const std::size_t n = std::min(norms.size() - begin, static_cast<std::size_t>(max_chunk_));
-    Graph graph = Graph::with_room_for(8 * static_cast<std::size_t>(group));
-    ggml_context* context = graph.context.get();
-    const auto rows = static_cast<std::int64_t>(n);
-    ggml_tensor* in = new_input(context, GGML_TYPE_F32, shape().head_dim, rows, "values");
-    std::vector<ggml_tensor*> parts;
-    ggml_tensor* sum = nullptr;
-    for (int g = 0; g < group; ++g) {
-      parts.push_back(new_input(context, GGML_TYPE_F32, shape().head_dim, shape().n_embd, "projection"));
-      ggml_tensor* norm = ggml_sum_rows(context, ggml_abs(context, ggml_mul_mat(context, parts.back(), in)));
-      sum = sum == nullptr ? norm : ggml_add(context, sum, norm);
-    }
-    ggml_set_output(sum);
-    ggml_build_forward_expand(graph.graph, sum);
-    if (auto done = allocate(norms_memory_, graph.graph, false); !done) return done;
-    std::memcpy(in->data, values.data() + begin * dim, n * dim * sizeof(float));
-    for (std::size_t g = 0; g < parts.size(); ++g)
-      std::memcpy(parts[g]->data, slice.data() + g * width() * dim, width() * dim * sizeof(float));
-    if (auto done = backend_->compute(graph.graph); !done) return done;
-    const auto* sums = static_cast<const float*>(sum->data);
-    for (std::size_t i = 0; i < n; ++i) norms[begin + i] = sums[i] / static_cast<float>(group);
+  if (auto done = allocate(norms_memory_, graph.graph, false); !done) return done;
+  for (std::size_t h = 0; h < norms.size(); ++h)
+    if (in[h] != nullptr) std::memcpy(in[h]->data, values[h].data(), values[h].size_bytes());
+  if (auto done = backend_->compute(graph.graph); !done) return done;
+  for (std::size_t h = 0; h < norms.size(); ++h) {
+    const auto* sum = sums[h] == nullptr ? nullptr : static_cast<const float*>(sums[h]->data);
+    for (std::size_t i = 0; i < norms[h].size(); ++i) norms[h][i] = sum[i] / static_cast<float>(group);
   }
-  if (all_finite(norms)) return {};
-  return error_of(Error::Kind::internal, "layer {}: the projection of a value is not finite", layer);
+  return {};
 }
 
 Result<void> GgmlRunner::on_all_threads(const Work& work) {

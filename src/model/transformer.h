@@ -89,10 +89,11 @@ class Runner {
                                           Attention& attention) = 0;
   // Final norm and output head: [rows][n_embd] -> [rows][n_vocab], at most max_chunk rows.
   virtual Result<void> head(std::span<const float> hidden, std::span<float> logits) = 0;
-  // ||V W_O||_1 of values of one KV head, mean over its query heads, W_O the part of the layer's output projection that
-  // multiplies the query head. values: [n][head_dim] -> norms: [n].
-  virtual Result<void> projected_norms(int layer, int kv_head, std::span<const float> values,
-                                       std::span<float> norms) = 0;
+  // ||V W_O||_1 of values, mean over the query heads of their KV head, W_O the part of the layer's output projection
+  // that multiplies the query head. For each KV head of the layer values [n][head_dim] -> norms [n]; n may differ and
+  // be 0.
+  virtual Result<void> projected_norms(int layer, std::span<const std::span<const float>> values,
+                                       std::span<const std::span<float>> norms) = 0;
   // The matrix products of a decode step and nothing else, on whatever its buffers hold: to be timed.
   virtual Result<void> decode_matmuls() = 0;
   // Calls work on every one of the threads at once, and returns when all have. It must not throw.

@@ -20,9 +20,9 @@ enum class Beta {
   code,    // as the released program has it: the mass on the last w of the tokens that may go
   window,  // as the paper means it: the mass on the observation window itself
 };
-// The fewest tokens of heads[head] that, best mean attention first, reach a mass of .9 - beta, less the one that
-// reaches it; beta: mean over all heads, rows and query heads. At most `most`.
-std::vector<char> defensive_forced(std::span<const Observation* const> heads, std::size_t head, int most, Beta beta);
+// Of each head of a layer the fewest tokens that, best mean attention first, reach a mass of .9 - beta, less the one
+// that reaches it; beta: mean over all heads, rows and query heads. At most `most`.
+std::vector<std::vector<char>> defensive_forced(std::span<const Observation* const> heads, int most, Beta beta);
 
 inline constexpr RankingRow kDefensive = {
     .name = "defensive",
@@ -30,15 +30,15 @@ inline constexpr RankingRow kDefensive = {
     .rule = {.kept = false},
     .observe = [](const Observation& head, std::span<float> scores) { defensive_scores(head, scores); },
     .query_rows = kDefensiveRows,
-    .force = [](std::span<const Observation* const> heads, std::size_t head,
-                int most) { return defensive_forced(heads, head, most, Beta::code); }};
+    .force = [](std::span<const Observation* const> heads,
+                int most) { return defensive_forced(heads, most, Beta::code); }};
 inline constexpr RankingRow kDefensiveWindow = {
     .name = "defensive-window",
     .summary = "the same, with the paper's rather than its program's share of forced tokens",
     .rule = {.kept = false},
     .observe = [](const Observation& head, std::span<float> scores) { defensive_scores(head, scores); },
     .query_rows = kDefensiveRows,
-    .force = [](std::span<const Observation* const> heads, std::size_t head,
-                int most) { return defensive_forced(heads, head, most, Beta::window); }};
+    .force = [](std::span<const Observation* const> heads,
+                int most) { return defensive_forced(heads, most, Beta::window); }};
 
 }  // namespace qevict

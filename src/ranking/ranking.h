@@ -80,8 +80,8 @@ struct RankingRow {
   void (*observe)(const Observation& head, std::span<float> scores) = nullptr;
   int query_rows = 0;  // queries that observe() looks back on; the cache keeps them, and counts their bytes
   bool keys = false;   // observe() looks at keys
-  // Tokens of heads[head] that must stay, [n] of 0 or 1, at most `most` of them; heads: of its layer.
-  std::vector<char> (*force)(std::span<const Observation* const> heads, std::size_t head, int most) = nullptr;
+  // Of each of a layer's heads the tokens that must stay, [n] of 0 or 1, at most `most` of them.
+  std::vector<std::vector<char>> (*force)(std::span<const Observation* const> heads, int most) = nullptr;
 };
 
 std::span<const RankingRow> rankings();

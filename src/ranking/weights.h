@@ -28,9 +28,10 @@ const WeightRow* find_weight(std::string_view name);
 void value_norms(std::span<const Half> values, int value_dim, std::span<float> norms);
 
 // nu: mean over the query heads of a KV head of ||V W_O||_1, W_O the rows of the output projection that multiply this
-// head (CriticalKV, arXiv 2502.03805; baselines.md 4.5). values: [n][value_dim] -> [n]. The model's; it is slow.
-using ProjectedNorms =
-    std::function<Result<void>(int layer, int kv_head, std::span<const Half> values, std::span<float> norms)>;
+// head (CriticalKV, arXiv 2502.03805; baselines.md 4.5). For each KV head of a layer values [n][value_dim] -> [n]. The
+// model's; it is slow, and a call costs as much as some thousand values.
+using ProjectedNorms = std::function<Result<void>(int layer, std::span<const std::span<const Half>> values,
+                                                  std::span<const std::span<float>> norms)>;
 
 // The norms of each head as its share of the sum over all heads (DefensiveKV's step 4). heads: [n_heads] of [n].
 void share_over_heads(std::span<const std::span<float>> heads);

@@ -134,7 +134,7 @@ class TDef : public ::testing::Test {
   std::vector<Ids> kept_with(std::vector<std::vector<Candidate>> heads, const Beta* beta) {
     const std::vector<const Observation*> layer = {&first_, &second_};
     for (std::size_t h = 0; beta != nullptr && h < 2; ++h) {
-      const std::vector<char> forced = defensive_forced(layer, h, 3, *beta);
+      const std::vector<char> forced = defensive_forced(layer, 3, *beta)[h];
       for (std::size_t i = 0; i < forced.size(); ++i) heads[h][i].forced = forced[i] != 0;
     }
     const std::vector<int> slots = shared(heads, 6, 0);
@@ -160,8 +160,8 @@ TEST_F(TDef, Scores) {
 }
 TEST_F(TDef, ForcedAsReleased) {
   const std::vector<const Observation*> layer = {&first_, &second_};
-  EXPECT_EQ(defensive_forced(layer, 0, 3, Beta::code), (std::vector<char>{1, 0, 0, 1, 0, 0}));
-  EXPECT_EQ(defensive_forced(layer, 1, 3, Beta::code), (std::vector<char>{1, 0, 0, 0, 0, 1}));
+  EXPECT_EQ(defensive_forced(layer, 3, Beta::code),
+            (std::vector<std::vector<char>>{{1, 0, 0, 1, 0, 0}, {1, 0, 0, 0, 0, 1}}));
   const Beta beta = Beta::code;
   EXPECT_EQ(kept_with(heads_, &beta), (std::vector<Ids>{{0, 1, 3}, {0, 4, 5}}));
 }
