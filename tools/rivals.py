@@ -85,12 +85,20 @@ def measure(options, table):
             ["eval", "facts", "--json", "--text", options.text, "-t", str(options.threads), "-c", str(prefill),
              "--samples", str(options.samples), "--kv-budget", budget, "--kv-method", ",".join(methods)])
     if not options.no_bench:
-        results["bench"] = run(
-            options, "bench",
-            ["bench", "-t", str(options.threads), "-p", "0", "-n", "32", "-r", "5", "-d", str(options.depth), "--keep-fill",
-             "--kv-budget", options.budgets.split(",")[0], "--kv-method", ",".join(["full", *with_budget, *quantizers]),
-             "--vs", "llama.cpp", "-o", "json"])
+        results["bench"] = bench(options, ["full", *with_budget, *quantizers])
     return results
+
+
+def bench(options, methods, at_once=6):
+    """The rows of `methods`, a few to a run: each run has its own llama.cpp beside it, and a stopped one costs minutes."""
+    rows = [row for file in sorted(pathlib.Path(options.runs).glob("bench-*.json")) for row in json.loads(file.read_text())]
+    missing = [name for name in methods if name not in {row["method"] for row in rows}]
+    for group in (missing[i:i + at_once] for i in range(0, len(missing), at_once)):
+        rows += run(options, f"bench-{group[0]}",
+                    ["bench", "-t", str(options.threads), "-p", "0", "-n", "32", "-r", "5", "-d", str(options.depth),
+                     "--keep-fill", "--kv-budget", options.budgets.split(",")[0], "--kv-method", ",".join(group),
+                     "--vs", "llama.cpp", "-o", "json"]) or []
+    return rows
 
 
 def rows_of(result):

@@ -94,6 +94,7 @@ class Engines {
     for (const std::string& name : methods_) {
       const Result<const Method*> method = require_method(name);
       if (!method) return method.error();
+      if (std::ranges::count(methods_, name) > 1) return invalid("--kv-method names {} twice", name);
       const Result<void> checked = check_cache_options(for_method(options_, **method), **method);
       if (!checked) return checked.error();
     }
@@ -237,6 +238,7 @@ Result<void> measure_all(Engines& engines, const Options& options, const BenchOp
   BenchRun measuring(plan, info.n_vocab, std::move(made));
   for (const int depth : plan.depths) {
     Result<std::vector<Measured>> measured = measuring.at_depth(depth);
+    if (!measured && measured.error().kind == Error::Kind::interrupted && !all.empty()) break;  // earlier depths stand
     if (!measured) return measured.error();
     for (std::size_t i = 0; i < rss.size() && i < plan.depths.size(); ++i) {
       if (plan.depths[i] != depth) continue;
@@ -252,14 +254,20 @@ Result<void> measure_all(Engines& engines, const Options& options, const BenchOp
     }
     if (bench.format == BenchFormat::jsonl) output.write(bench_text(rows, bench.format));
     std::ranges::move(rows, std::back_inserter(all));
+    if (interrupted()) break;
   }
   measuring.finish();
+  for (const Json& row : all) {
+    print_raised(fmt::format("{} at {}", row["method"].get<std::string>(), row["depth"].get<int>()), row);
+  }
   if (bench.format != BenchFormat::jsonl) output.write(bench_text(all, bench.format));
   if (bench.format == BenchFormat::markdown && !bench.rivals.empty()) {
     print_note(fmt::format("rival: llama.cpp, cache type {}, the better of flash attention on and off for each figure",
                            bench.rivals.front().kv_type));
   }
-  return output.status();
+  if (const Result<void> written = output.status(); !written) return written.error();
+  if (interrupted()) return Error{Error::Kind::interrupted, "interrupted: the table has what was complete"};
+  return {};
 }
 
 Result<void> check_plan(const BenchPlan& plan) {

@@ -3,20 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 
+#include "base/clock.h"
 #include "messages.h"
 
 namespace qevict::app {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr int kMatmulRuns = 9;
-
-double ms_since(Clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-}
 
 class QevictEngine final : public BenchEngine {
  public:

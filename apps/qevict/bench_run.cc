@@ -64,15 +64,12 @@ Result<std::vector<Measured>> BenchRun::at_depth(int depth) {
   std::vector<Measured> all;
   for (const auto& engine : engines_) all.push_back({.label = engine->label(), .samples = {}, .row = Json::object()});
   std::ranges::fill(kept_depth_, -1);
-  for (int repetition = -1; repetition < plan_.repetitions; ++repetition) {  // the first is thrown away
-    for (std::size_t i = 0; i < engines_.size(); ++i) {
-      const double before = work_done_;
-      const Result<void> measured = measure(i, depth, repetition >= 0 ? &all[i].samples : nullptr);
-      if (!measured) return measured.error();
-      work_done_ = before + work_of(depth);
-      all[i].row = Json::object();
-      engines_[i]->add_fields(all[i].row);
-    }
+  int completed = -1;  // the first is thrown away
+  for (std::vector<Measured> next = all; completed < plan_.repetitions; ++completed, all = next) {
+    const Result<void> measured = repeat(depth, completed >= 0, next);
+    if (measured) continue;
+    if (completed < 1 || measured.error().kind != Error::Kind::interrupted) return measured.error();
+    break;
   }
   for (Measured& one : all) {
     Json row = {{"engine", one.label.engine},
@@ -82,7 +79,7 @@ Result<std::vector<Measured>> BenchRun::at_depth(int depth) {
                 {"depth", depth},
                 {"n_prompt", plan_.n_prompt},
                 {"n_gen", plan_.n_gen},
-                {"repetitions", plan_.repetitions}};
+                {"repetitions", completed}};
     if (plan_.n_gen > 0) {
       row["decode_depth"] = plan_.after_prompt ? depth + plan_.n_prompt : depth;
       row["keep_fill"] = plan_.keep_fill;
@@ -92,6 +89,19 @@ Result<std::vector<Measured>> BenchRun::at_depth(int depth) {
     one.row = std::move(row);
   }
   return all;
+}
+
+// Every engine once; samples are added to `all` if they count.
+Result<void> BenchRun::repeat(int depth, bool counts, std::vector<Measured>& all) {
+  for (std::size_t i = 0; i < engines_.size(); ++i) {
+    const double before = work_done_;
+    const Result<void> measured = measure(i, depth, counts ? &all[i].samples : nullptr);
+    if (!measured) return measured.error();
+    work_done_ = before + work_of(depth);
+    all[i].row = Json::object();
+    engines_[i]->add_fields(all[i].row);
+  }
+  return {};
 }
 
 BenchProgress BenchRun::progress_over(double tokens) {

@@ -34,11 +34,13 @@ class BenchRun {
  public:
   BenchRun(const BenchPlan& plan, int n_vocab, std::vector<std::unique_ptr<BenchEngine>> engines);
 
-  // One entry for every engine, in their order.
+  // One entry for every engine, in their order. After Ctrl-C of the repetitions that every engine completed; error
+  // `interrupted` if there is none.
   Result<std::vector<Measured>> at_depth(int depth);
   void finish() { bar_.finish(); }
 
  private:
+  Result<void> repeat(int depth, bool counts, std::vector<Measured>& all);
   Result<void> measure(std::size_t engine, int depth, Samples* samples);
   Result<void> measure_prompt(BenchEngine& engine, int depth, Samples* samples);
   Result<void> measure_decode(std::size_t engine, int depth, Samples* samples);

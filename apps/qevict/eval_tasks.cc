@@ -151,6 +151,8 @@ void add_kv_use(Json& json, const KvUse& kv) {
   json["kv_ratio_final"] = kv.ratio_final;
   json["kv_bytes_peak"] = kv.bytes_peak;
   json["kv_bytes_full"] = kv.bytes_full;
+  json["kv_budget_bytes"] = kv.budget_bytes;
+  json["kv_budget_effective"] = kv.budget_effective;
   json["promotions"] = kv.promotions;
   json["demotions"] = kv.demotions;
   json["evictions"] = kv.evictions;
@@ -170,6 +172,7 @@ int report(const Options& options, const Json& json, const std::string& note, co
     print_note(note);
     output.write(table);
   }
+  for (const Json& row : json.value("results", Json::array())) print_raised(row["label"].get<std::string>(), row);
   const Result<void> written = output.status();
   return written ? kExitOk : fail(written.error());
 }

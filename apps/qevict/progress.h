@@ -1,4 +1,4 @@
-// A progress bar on stderr, drawn only if that is a terminal and the work lasts long enough to want one.
+// Progress on stderr of work that lasts long enough to want it: a bar on a terminal, elsewhere a line every minute.
 #pragma once
 
 #include <chrono>
@@ -21,7 +21,7 @@ class ProgressBar {
  private:
   using Clock = std::chrono::steady_clock;
   std::string label_;
-  bool enabled_;
+  bool draws_;
   bool drawn_ = false;
   Clock::time_point start_ = Clock::now();
   Clock::time_point last_drawn_ = start_;

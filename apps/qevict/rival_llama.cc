@@ -1,8 +1,8 @@
 #include "rival_llama.h"
 
 #include <algorithm>
-#include <chrono>
 
+#include "base/clock.h"
 #include "llama-cpp.h"
 #include "messages.h"
 #include "rival_threads.h"
@@ -10,13 +10,7 @@
 namespace qevict::app {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr int kBatch = 512;  // tokens of a matmul, llama-bench's default
-
-double ms_since(Clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-}
 
 ggml_type type_of(const std::string& name) {
   return name == "q8_0" ? GGML_TYPE_Q8_0 : name == "q4_0" ? GGML_TYPE_Q4_0 : GGML_TYPE_F16;

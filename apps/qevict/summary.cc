@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "messages.h"
+
 namespace qevict::app {
 namespace {
 
@@ -201,6 +203,14 @@ Json summary_json(const ModelInfo& model, const Session& session, const RunStats
   json["settings"] = settings_json(settings);
   json["version"] = version();
   return json;
+}
+
+void print_raised(const std::string& label, const Json& row) {
+  const auto asked = row.value<std::size_t>("kv_budget_bytes", 0);
+  const auto effective = row.value<std::size_t>("kv_budget_effective", 0);
+  if (effective <= asked) return;
+  print_note(fmt::format("{}: budget raised to {} from {}, which leaves no window", label, bytes_text(effective),
+                         bytes_text(asked)));
 }
 
 std::string bytes_text(std::size_t bytes) {

@@ -54,6 +54,10 @@ Json summary_json(const ModelInfo& model, const Session& session, const RunStats
 void add_cache_fields(Json& json, const CacheReport& report, std::size_t kv_bytes_per_token, std::int64_t tokens,
                       std::int64_t prefill_tokens);
 
+// A note if kv_budget_effective of the row is above its kv_budget_bytes, so that nobody takes it for the budget asked
+// for.
+void print_raised(const std::string& label, const Json& row);
+
 std::string bytes_text(std::size_t bytes);   // "27.5 MiB"
 std::string count_text(std::int64_t count);  // "12,345"
 

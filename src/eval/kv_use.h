@@ -12,8 +12,8 @@ struct KvUse {
   double ratio_peak = 0;   // largest of any sequence, against an f16 cache of the whole sequence
   double ratio_mean = 0;   // mean over sequences of that over their steps, against the tokens so far
   double ratio_final = 0;  // of the last sequence
-  std::size_t bytes_peak = 0;
-  std::size_t bytes_full = 0;  // of the last sequence
+  // Of the sequence with the most bytes: the cache, an f16 cache, the budget asked for and in force.
+  std::size_t bytes_peak = 0, bytes_full = 0, budget_bytes = 0, budget_effective = 0;
   std::int64_t promotions = 0, demotions = 0, evictions = 0;
   int n_sequences = 0;
 
@@ -22,8 +22,12 @@ struct KvUse {
     ratio_peak = std::max(ratio_peak, report.ratio_peak);
     ratio_mean += (report.ratio_mean - ratio_mean) / ++n_sequences;
     ratio_final = static_cast<double>(report.bytes.total()) / static_cast<double>(report.bytes_full);
-    bytes_peak = std::max(bytes_peak, report.bytes_peak);
-    bytes_full = report.bytes_full;
+    if (report.bytes_peak >= bytes_peak) {
+      bytes_peak = report.bytes_peak;
+      bytes_full = report.bytes_full;
+      budget_bytes = report.budget_bytes;
+      budget_effective = report.budget_effective;
+    }
     promotions += report.promotions;
     demotions += report.demotions;
     evictions += report.evictions;

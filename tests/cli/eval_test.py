@@ -4,7 +4,7 @@ import unittest
 from program import MODEL, SOURCE, ProgramTest
 
 TEXT = SOURCE / "tests" / "data" / "prose.txt"
-KV_FIELDS = "kv_ratio_peak kv_ratio_mean kv_ratio_final kv_bytes_peak kv_bytes_full promotions demotions evictions settings".split()
+KV_FIELDS = "kv_ratio_peak kv_ratio_mean kv_ratio_final kv_bytes_peak kv_bytes_full kv_budget_bytes kv_budget_effective promotions demotions evictions settings".split()
 
 
 class EvalTest(ProgramTest):

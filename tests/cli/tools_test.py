@@ -5,6 +5,7 @@ import json
 import pathlib
 import subprocess
 import sys
+import time
 import unittest
 
 from program import MODEL, PROGRAM, ProgramTest
@@ -43,7 +44,8 @@ class MethodsPage(ProgramTest):
 
 
 class Bench(ProgramTest):
-    ARGUMENTS = ["bench", "-p", 48, "-n", 4, "-r", 2, "-t", 2, "--kv-method", "full,qevict-paper", "--kv-budget", "50%"]
+    BASE = ["bench", "-p", 48, "-n", 4, "-t", 2, "--kv-method", "full,qevict-paper", "--kv-budget", "50%"]
+    ARGUMENTS = [*BASE, "-r", 2]
 
     def test_json(self):
         rows = self.run_program(*self.ARGUMENTS, "-d", "0,64", "-o", "json", code=0).json()
@@ -107,6 +109,23 @@ class Bench(ProgramTest):
         self.assertEqual(rival["kv_bytes_full"], 26 * 2 * 30 * 3 * 64 * 2)
         self.assertAlmostEqual(rival["kv_ratio_peak"], 34 / 64, places=6)
 
+    def test_an_interrupted_run_reports_its_whole_repetitions(self):
+        process = self.start(*self.BASE, "-r", 5000, "-o", "json")
+        self.assertIn(b"-r 5000", process.stderr.readline())
+        time.sleep(4)
+        run = self.finish(process)
+        self.assertEqual(run.code, 130)
+        rows = run.json()
+        self.assertEqual([row["method"] for row in rows], ["full", "qevict-paper"])
+        self.assertEqual(len({row["repetitions"] for row in rows}), 1)
+        self.assertTrue(1 <= rows[0]["repetitions"] < 5000)
+
+    def test_a_raised_budget_is_said(self):
+        run = self.run_program("bench", "-p", 64, "-n", 2, "-r", 1, "-t", 2, "--kv-method", "r4", "--kv-budget", "10%", "-o", "json", code=0)
+        row, = run.json()
+        self.assertGreater(row["kv_budget_effective"], row["kv_budget_bytes"])
+        self.assertIn("r4 at 0: budget raised", run.notes)
+
     def test_kernels(self):
         rows = self.run_program("bench", "--kernels", "-d", 256, "-r", 1, "-t", 2, "-o", "json", code=0).json()
         self.assertEqual({row["engine"] for row in rows}, {"qevict", "ggml"})
@@ -132,6 +151,7 @@ class Bench(ProgramTest):
         self.assert_error(2, "bench", "-r", 0)
         self.assert_error(2, "bench", "-o", "xml", says="xml")
         self.assert_error(2, "bench", "--kv-method", "full,magic", says="magic")
+        self.assert_error(2, "bench", "--kv-method", "full,r2,full", says="names full twice")
         self.assert_error(1, "bench", "-d", 4000, "-c", 1000, says=["1000"])
 
 
