@@ -53,6 +53,10 @@ std::vector<int> parse_depths(const std::string& list) {
     depths.push_back(depth);
   }
   if (depths.empty()) throw CLI::ValidationError("--n-depth", "needs one depth at least");
+  for (const int depth : depths) {
+    if (std::ranges::count(depths, depth) > 1)
+      throw CLI::ValidationError("--n-depth", fmt::format("names {} twice", depth));
+  }
   return depths;
 }
 
@@ -238,7 +242,9 @@ Result<void> measure_all(Engines& engines, const Options& options, const BenchOp
   BenchRun measuring(plan, info.n_vocab, std::move(made));
   for (const int depth : plan.depths) {
     Result<std::vector<Measured>> measured = measuring.at_depth(depth);
-    if (!measured && measured.error().kind == Error::Kind::interrupted && !all.empty()) break;  // earlier depths stand
+    const bool stopped = !measured && measured.error().kind == Error::Kind::interrupted;
+    if (stopped && !all.empty()) break;  // earlier depths stand
+    if (stopped) return Error{Error::Kind::interrupted, "interrupted before the first repetition: nothing is measured"};
     if (!measured) return measured.error();
     for (std::size_t i = 0; i < rss.size() && i < plan.depths.size(); ++i) {
       if (plan.depths[i] != depth) continue;
@@ -266,8 +272,12 @@ Result<void> measure_all(Engines& engines, const Options& options, const BenchOp
                            bench.rivals.front().kv_type));
   }
   if (const Result<void> written = output.status(); !written) return written.error();
-  if (interrupted()) return Error{Error::Kind::interrupted, "interrupted: the table has what was complete"};
-  return {};
+  if (!interrupted()) return {};
+  const Json& last = all.back();
+  return Error{Error::Kind::interrupted,
+               fmt::format("interrupted: depth {} has {} of {} repetitions{}", last["depth"].get<int>(),
+                           last["repetitions"].get<int>(), plan.repetitions,
+                           last["depth"] == plan.depths.back() ? "" : ", later ones are missing")};
 }
 
 Result<void> check_plan(const BenchPlan& plan) {

@@ -126,7 +126,7 @@ int bench_kernels(const Options& options, const KernelPlan& plan) {
   for (const bool decode : {true, false}) {
     bar.update(decode ? 3 : 6, 10);
     wait_until_quiet();
-    if (interrupted()) return kExitInterrupted;
+    if (interrupted()) return fail_interrupted();
     ours.decode = decode;
     ours.prefill = !decode;
     const KernelBench part = qevict::bench_kernels(ours);
@@ -136,7 +136,7 @@ int bench_kernels(const Options& options, const KernelPlan& plan) {
   bar.update(9, 10);
   time_rival(**rival, plan.repetitions / 2, times);
   bar.finish();
-  if (interrupted()) return kExitInterrupted;
+  if (interrupted()) return fail_interrupted();
 
   std::vector<Json> rows;
   for (const KernelBenchRow& row : result.rows) rows.push_back(row_of(row));

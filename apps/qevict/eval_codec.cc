@@ -118,12 +118,12 @@ int eval_codec(Options& options, EvalCodecOptions eval) {
     for (const int sinks : {kSinks, 0}) {
       set->sink_tokens = sinks;
       set->name = fmt::format("{}, {}", name, sinks > 0 ? fmt::format("the first {} tokens kept", sinks) : "all coded");
-      if (interrupted()) return kExitInterrupted;
+      if (interrupted()) return fail_interrupted();
       results.push_back(measure(*set));
     }
   }
   for (const AttentionSet& set : synthetic_attention(head_dim, eval.n_tokens)) {
-    if (interrupted()) return kExitInterrupted;
+    if (interrupted()) return fail_interrupted();
     results.push_back(measure(set));
   }
   Output output;

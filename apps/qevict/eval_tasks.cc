@@ -128,7 +128,7 @@ EvalProgress EvalBar::progress() {
 }
 
 int stopped_or_failed(const Error& error) {
-  return error.kind == Error::Kind::interrupted ? kExitInterrupted : fail(error);
+  return error.kind == Error::Kind::interrupted ? fail_interrupted() : fail(error);
 }
 
 Json eval_json(const std::string& task, const Options& options, const EvalOptions& eval, const Model& model) {

@@ -66,7 +66,7 @@ class EvalBar {
   ProgressBar bar_{"evaluating"};
 };
 
-// The exit code of a task that failed: Ctrl-C is no error.
+// The exit code of a task that failed, or was stopped.
 int stopped_or_failed(const Error& error);
 
 // What every task's JSON begins with, and of each result the cache's part and the settings in force.

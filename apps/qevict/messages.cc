@@ -27,6 +27,10 @@ int fail(const Error& error) {
   return kExitFailure;
 }
 
+int fail_interrupted() {
+  return fail({Error::Kind::interrupted, "interrupted: nothing is reported of unfinished work"});
+}
+
 void print_note(std::string_view message) {
   std::string line(message);
   if (!line.ends_with('\n')) line += '\n';

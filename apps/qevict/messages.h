@@ -30,6 +30,8 @@ Error io_error(fmt::format_string<Args...> format, Args&&... args) {
 void print_error(std::string_view message);
 // The same, and the exit code that goes with the error's kind.
 int fail(const Error& error);
+// After Ctrl-C in work whose parts mean nothing alone.
+int fail_interrupted();
 // A line, or several, on stderr that are no error.
 void print_note(std::string_view message);
 

@@ -101,6 +101,7 @@ Json rows() {
 
 Command add_methods(CLI::App& command, Options& options) {
   add_json_option(command, options);
+  command.get_option("--json")->description("a JSON array of the methods on standard output in place of text");
   return [&options] {
     Output output;
     output.write(options.json ? to_text(rows(), 2) + "\n" : table());

@@ -256,9 +256,16 @@ Result<void> settle(const CLI::App& command, Options& options) {
 
 Result<const Method*> require_method(const std::string& name) {
   if (const Method* method = find_method(name)) return method;
+  const std::size_t end = name.find_first_of(":,");
+  if (end != std::string::npos && find_method(name.substr(0, end)) != nullptr) {
+    return invalid("--kv-method {}: {}", name,
+                   name[end] == ':' ? "options of one method are for eval; give --kv-... beside it here"
+                                    : "one method here; bench and eval compare several");
+  }
   std::vector<std::string> names;
   for (const Method& method : methods()) names.emplace_back(method.name);
-  const std::string near = nearest(name, names);
+  constexpr std::size_t kTooShort = 3;  // to be near anything
+  const std::string near = name.size() < kTooShort ? "" : nearest(name, names);
   return invalid("unknown --kv-method '{}'{}; known: {}", name,
                  near.empty() ? std::string() : fmt::format(", did you mean {}?", near), joined(names));
 }

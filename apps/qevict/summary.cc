@@ -26,6 +26,22 @@ std::string_view reason_text(StopReason stop) {
 
 double quotient(std::size_t part, double whole) { return whole > 0 ? static_cast<double>(part) / whole : 0; }
 
+// "1.3 MiB (from 700.0 KiB, which leaves no window)", in bytes where both look alike otherwise.
+std::string raised_text(std::size_t effective, std::size_t asked) {
+  std::string to = bytes_text(effective), from = bytes_text(asked);
+  if (to == from) {
+    to = fmt::format("{} bytes", count_text(static_cast<std::int64_t>(effective)));
+    from = fmt::format("{} bytes", count_text(static_cast<std::int64_t>(asked)));
+  }
+  return fmt::format("{} (from {}, which leaves no window)", to, from);
+}
+
+bool takes_budget(const std::vector<Setting>& settings) {
+  const auto named = std::ranges::find(settings, "kv-method", &Setting::name);
+  const Method* method = named == settings.end() ? nullptr : find_method(named->value);
+  return method == nullptr || method->takes_budget();
+}
+
 std::string duration_text(double ms) {
   return ms < 1000 ? fmt::format("{:.0f} ms", ms) : fmt::format("{:.2f} s", ms / 1e3);
 }
@@ -126,12 +142,12 @@ std::string summary_text(const ModelInfo& model, const Session& session, const R
        stats.prefill_tps());
   line("generated  {} tokens at {:.1f} tokens/s, {}", count_text(stats.output_tokens), stats.decode_tps(),
        reason_text(stats.stop));
-  line("KV cache   {} at most, {:.1f} % of {} in f16 for {} tokens; budget {}{}", bytes_text(report.bytes_peak),
+  line("KV cache   {} at most, {:.1f} % of {} in f16 for {} tokens{}", bytes_text(report.bytes_peak),
        report.ratio_peak * 100, bytes_text(report.bytes_full), count_text(report.base_tokens),
-       bytes_text(report.budget_effective),
-       report.budget_effective > report.budget_bytes
-           ? fmt::format(" (raised from {}, which leaves no window)", bytes_text(report.budget_bytes))
-           : "");
+       !takes_budget(settings) ? ""
+       : report.budget_effective > report.budget_bytes
+           ? fmt::format("; budget raised to {}", raised_text(report.budget_effective, report.budget_bytes))
+           : fmt::format("; budget {}", bytes_text(report.budget_effective)));
   const CacheBytes& bytes = report.bytes;
   tier("f16", bytes.f16,
        report.compressing ? fmt::format("sinks and the newest tokens (at least {})", report.recent_tokens)
@@ -209,8 +225,7 @@ void print_raised(const std::string& label, const Json& row) {
   const auto asked = row.value<std::size_t>("kv_budget_bytes", 0);
   const auto effective = row.value<std::size_t>("kv_budget_effective", 0);
   if (effective <= asked) return;
-  print_note(fmt::format("{}: budget raised to {} from {}, which leaves no window", label, bytes_text(effective),
-                         bytes_text(asked)));
+  print_note(fmt::format("{}: budget raised to {}", label, raised_text(effective, asked)));
 }
 
 std::string bytes_text(std::size_t bytes) {

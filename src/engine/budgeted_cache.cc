@@ -340,7 +340,9 @@ CacheReport BudgetedCache::report() const {
     report.budget_bytes = report.budget_effective = head_budget(turn_, n_tokens_) * shape.heads();
   } else if (settings_.method->compresses) {
     report.budget_bytes = budget_bytes(turn_, n_tokens_);
-    report.budget_effective = std::max(report.budget_bytes, head_budget(turn_, n_tokens_) * shape.heads());
+    std::size_t in_force = head_budget(turn_, n_tokens_) * shape.heads();
+    if (turn_.everything_fits) in_force = std::min(in_force, shape.full_bytes(turn_.limit_tokens));  // uncompressed
+    report.budget_effective = std::max(report.budget_bytes, in_force);
   } else {
     report.budget_bytes = report.budget_effective = report.bytes_full;
   }

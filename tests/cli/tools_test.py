@@ -119,6 +119,7 @@ class Bench(ProgramTest):
         self.assertEqual([row["method"] for row in rows], ["full", "qevict-paper"])
         self.assertEqual(len({row["repetitions"] for row in rows}), 1)
         self.assertTrue(1 <= rows[0]["repetitions"] < 5000)
+        self.assertIn(f"error: interrupted: depth 0 has {rows[0]['repetitions']} of 5000 repetitions", run.notes)
 
     def test_a_raised_budget_is_said(self):
         run = self.run_program("bench", "-p", 64, "-n", 2, "-r", 1, "-t", 2, "--kv-method", "r4", "--kv-budget", "10%", "-o", "json", code=0)
@@ -148,6 +149,8 @@ class Bench(ProgramTest):
         self.assert_error(2, "bench", "-p", 0, "-n", 0, says="nothing to measure")
         self.assert_error(2, "bench", "-d", "1,x", says="'x'")
         self.assert_error(2, "bench", "-d", "-5", says="-5")
+        self.assert_error(2, "bench", "-d", "8,8", says="names 8 twice")
+        self.assert_error(2, "bench", "--kv-method", "full,r2:window=16", says=["r2:window=16", "for eval"])
         self.assert_error(2, "bench", "-r", 0)
         self.assert_error(2, "bench", "-o", "xml", says="xml")
         self.assert_error(2, "bench", "--kv-method", "full,magic", says="magic")
