@@ -19,7 +19,8 @@ HEAD = """# Methods
 
 Written by `tools/methods_page.py build/qevict`; a test compares. All run on the same cache, kernels and byte counter
 ([design.md](design.md), "Rivals", says where a row differs from its paper's program). Any part can be changed:
-`--kv-ranking`, `--kv-codec`, `--kv-allocator`, `--kv-weight`, `--kv-window`, `--kv-recent`, ... (`qevict methods` lists them).
+`--kv-ranking`, `--kv-codec`, `--kv-allocator`, `--kv-weight`, `--kv-window`, `--kv-recent`, ... (`qevict generate --help`; `qevict methods`
+lists rankings, codecs and so on by name). `eval` also compares variants of one row: `--kv-method qevict,qevict:window=16:budget=10%`.
 
 Bytes are of one token of one KV head, metadata included, for heads of 64 channels with 3 query heads each | heads of 128 with 4;
 f16 alone takes 256 | 512. "Per head": frozen parameters and kept queries. Recent: newest tokens at full precision, at most so

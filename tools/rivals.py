@@ -35,6 +35,8 @@ def arguments():
     parser.add_argument("--samples", type=int, default=4, help="documents of 16 facts")
     parser.add_argument("--depth", type=int, default=7680)
     parser.add_argument("-t", "--threads", type=int, default=2)
+    parser.add_argument("--calibration", metavar="TEXT", help="calibrate kvquant-* on this text, not one measured on (a file "
+                        "beside each model; default: what is there, else NormalFloat)")
     parser.add_argument("--no-bench", action="store_true")
     parser.add_argument("--runs", default="rivals-runs", help="folder")
     parser.add_argument("--out", default=str(ROOT / "docs" / "rivals"), help="without .md and .svg")
@@ -73,6 +75,8 @@ def measure(options, table):
     quantizers = [row["name"] for row in table if row["quantizes_everything"]]
     native = [f"{name}:budget-base=prompt" for name in options.prompt_only.split(",") if name in with_budget]
     results = {}
+    for i, of_model in enumerate([[], model] if options.calibration else []):
+        run(options, f"calibrate-{i}", ["eval", "calibrate", "--json", "--text", options.calibration, *of_model])
     for i, budget in enumerate(options.budgets.split(",")):
         prefill, chunks = sizes(budget, options)
         methods = with_budget + native + (quantizers if i == 0 else [])
@@ -117,7 +121,13 @@ def line(name, perplexity, facts, speed):
     return "| " + " | ".join(cells) + " |"
 
 
-HEADER = ["| method | ratio mean | peak | end | mean KL | same top | facts | decode tokens/s (÷ llama.cpp) |", "|---" * 8 + "|"]
+def machine(results):
+    """Where the speeds were taken."""
+    row = next(iter(results.get("bench") or []), None)
+    return f" ({row['n_threads']} threads, SIMD target {row['simd']})" if row else ""
+
+
+HEADER = ["| method | ratio mean | peak | end | mean KL | same top | facts | decode tokens/s (÷ llama.cpp, spread) |", "|---" * 8 + "|"]
 
 
 def report(options, table, results):
@@ -128,7 +138,8 @@ def report(options, table, results):
         if not row:
             return ""
         ratio = (row.get("vs") or {}).get("decode_tps") or {}
-        return f"{row['decode_tps']['median']:.1f}" + (f" ({ratio['median']:.2f})" if "median" in ratio else "")
+        over = f" ({ratio['median']:.2f}, {ratio['min']:.1f}–{ratio['max']:.1f})" if "median" in ratio else ""
+        return f"{row['decode_tps']['median']:.1f}{over}"
 
     command = " ".join(shlex.quote(part) for part in ["tools/rivals.py", *sys.argv[1:]] if part != "--report")
     first = next((r for (task, *_), r in results.items() if task == "perplexity" and r), None)
@@ -140,7 +151,10 @@ def report(options, table, results):
            f"the digits of {16 * options.samples} made-up numbers that the default model still gives when asked after the compression "
            "(the answers are fed). Ratios are measured bytes over an f16 cache: over the tokens so far (mean), of the whole sequence "
            "(peak, end). `:budget-base=prompt`: the method's native form, which compresses the prompt and keeps all that follows; its "
-           "end ratio is the one to compare. Sorted by KL.", ""]
+           "end ratio is the one to compare. Sorted by KL, quantizers by their bytes.", "",
+           f"Speed: tokens/s at depth {options.depth:,}, medians of five times 32 tokens, `qevict bench --keep-fill` on the default model; in "
+           "brackets over llama.cpp's with an f16 cache in the same run, the better of its flash attention on and off: median, least and "
+           f"most{machine(results)}. The full cache: {speed('full')}.", ""]
     quantizers = {row["name"] for row in table if row["quantizes_everything"]}
     budgets = options.budgets.split(",")
     points = []
@@ -157,7 +171,10 @@ def report(options, table, results):
             points.append((name, perplexity[name]))
         out.append("")
         if budget == budgets[0] and any(name in quantizers for name in perplexity):
-            out += ["## Quantization alone, at its own bytes", "", *HEADER]
+            out += ["## Quantization alone, at its own bytes", ""]
+            if options.calibration:
+                out += [f"`kvquant-*`: key ranges and levels from {pathlib.Path(options.calibration).name} (`eval calibrate`).", ""]
+            out += HEADER
             for name in sorted((n for n in perplexity if n in quantizers), key=lambda n: perplexity[n]["kv_ratio_final"]):
                 out.append(line(name, perplexity[name], facts.get(name), speed(name)))
                 points.append((name, perplexity[name]))
