@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "base/clock.h"
+#include "clock.h"
 #include "messages.h"
 
 namespace qevict::app {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/clock.h"
+#include "clock.h"
 #include "llama-cpp.h"
 #include "messages.h"
 #include "rival_threads.h"

@@ -175,7 +175,7 @@ class Budgets(ProgramTest):
 
     def test_a_tiny_percentage_is_raised_and_shown(self):
         run = self.run_program("generate", "-p", words(100), "-n", 12, "--ignore-eos", *GREEDY, "--kv-budget", "1%", code=0)
-        self.assertIn("raised from", run.notes)
+        self.assertIn("budget raised to", run.notes)
         result = self.json_of("generate", "-p", words(100), "-n", 12, "--ignore-eos", *GREEDY, "--kv-budget", "1%")
         self.assertGreater(result["kv_budget_effective"], result["kv_budget_bytes"])
         self.assertLessEqual(result["kv_bytes_peak"], result["kv_budget_effective"])
