@@ -1,9 +1,10 @@
 // Progress on stderr of work that lasts long enough to want it: a bar on a terminal, elsewhere a line every minute.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <string>
+
+#include "clock.h"
 
 namespace qevict::app {
 
@@ -19,7 +20,6 @@ class ProgressBar {
   void set_label(std::string label) { label_ = std::move(label); }
 
  private:
-  using Clock = std::chrono::steady_clock;
   std::string label_;
   bool draws_;
   bool drawn_ = false;

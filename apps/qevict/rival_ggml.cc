@@ -1,19 +1,17 @@
 #include "rival_ggml.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <random>
 #include <vector>
 
+#include "clock.h"
 #include "ggml-cpp.h"
 #include "messages.h"
 #include "rival_threads.h"
 
 namespace qevict::app {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr double kMostError = 0.02;  // f16 values, f32 sums
 

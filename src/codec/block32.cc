@@ -194,26 +194,4 @@ template struct Block32<BlockType::q4_0, true>;
 template struct Block32<BlockType::q4_1, false>;
 template struct Block32<BlockType::q4_1, true>;
 
-namespace {
-
-struct BlockRow {
-  decltype(CodecRow::decode) decode;
-  BlockKind kind;
-};
-
-template <BlockType kType, bool kRotated>
-constexpr BlockRow kBlockRow = {&Block32<kType, kRotated>::decode, {kType, kRotated}};
-
-constexpr BlockRow kBlockRows[] = {kBlockRow<BlockType::q8_0, false>, kBlockRow<BlockType::q8_0, true>,
-                                   kBlockRow<BlockType::q4_0, false>, kBlockRow<BlockType::q4_0, true>,
-                                   kBlockRow<BlockType::q4_1, false>, kBlockRow<BlockType::q4_1, true>};
-
-}  // namespace
-
-const BlockKind* block_kind(const CodecRow& codec) {
-  for (const BlockRow& row : kBlockRows)
-    if (row.decode == codec.decode) return &row.kind;
-  return nullptr;
-}
-
 }  // namespace qevict

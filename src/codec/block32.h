@@ -14,6 +14,8 @@
 // of 64. Attention then transforms the query and, once, the weighted sum of values.
 #pragma once
 
+#include <type_traits>
+
 #include "codec/codec.h"
 
 namespace qevict {
@@ -90,12 +92,19 @@ extern template struct Block32<BlockType::q4_0, true>;
 extern template struct Block32<BlockType::q4_1, false>;
 extern template struct Block32<BlockType::q4_1, true>;
 
-struct BlockKind {
-  BlockType type;
-  bool rotated;
-};
-
-// What a row of Block32 holds; null for rows of other codecs.
-const BlockKind* block_kind(const CodecRow& codec);
+// Calls f(integral constant type, whether rotated) if the codec is a row of Block32. Returns whether it is.
+template <class F>
+bool with_block_type(const CodecRow& codec, F f) {
+  const auto is = [&](auto type) {
+    constexpr BlockType kType = decltype(type)::value;
+    const bool rotated = codec.decode == &Block32<kType, true>::decode;
+    if (!rotated && codec.decode != &Block32<kType, false>::decode) return false;
+    f(type, rotated);
+    return true;
+  };
+  return is(std::integral_constant<BlockType, BlockType::q8_0>()) ||
+         is(std::integral_constant<BlockType, BlockType::q4_0>()) ||
+         is(std::integral_constant<BlockType, BlockType::q4_1>());
+}
 
 }  // namespace qevict

@@ -396,7 +396,9 @@ Result<void> BudgetedCache::route_heads(std::vector<HeadRouting> heads, const He
       if (at % of_layer == 0) finish_layer(std::span(heads).subspan(at, of_layer), layout);
       return {};
     };
-    if (Result<void> finished = on_all(heads, finish); !finished) return finished;
+    if (settings_.ranking->force != nullptr || settings_.allocator->sharing == Sharing::one_set) {
+      if (Result<void> finished = on_all(heads, finish); !finished) return finished;
+    }
     const std::size_t step = scope == Scope::model ? heads.size() : scope == Scope::layer ? of_layer : 1;
     for (std::size_t begin = 0; begin < heads.size(); begin += step)
       lay_out(std::span(heads).subspan(begin, step), layout);

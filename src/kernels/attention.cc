@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "codec/record.h"
 #include "kernels/kernel_table.h"
 
 namespace qevict {
@@ -19,32 +20,35 @@ std::vector<TokenRange> cut_ranges(int f16_tokens, int code_tokens, int window_t
 
 namespace {
 
+bool read_codes(const KernelTable& kernels, const DecodeTask& task) {
+  return std::ranges::any_of(kernels.read_codes, [&](CodeReader read) { return read != nullptr && read(task); });
+}
+
 // Windows of more than 8 tokens for kernels that read codes 8 tokens at a time: cut into those on the way, which costs
 // little beside what expanding them would. False, having done nothing, if that cannot be.
-bool attend_cut(const KernelTable& kernels, const DecodeTask& task) {
-  constexpr int kTokens = 8;
+bool read_cut_codes(const KernelTable& kernels, const DecodeTask& task) {
   const CodecRow* codec = task.head.codec;
   const WindowShape& window = task.head.window;
-  if (kernels.decode_codes_fast == nullptr || codec == nullptr || codec->cut == nullptr || window.tokens <= kTokens ||
-      window.tokens % kTokens != 0)
+  if (kernels.read_codes[0] == nullptr || codec == nullptr || codec->cut == nullptr || window.tokens <= kBlockTokens ||
+      window.tokens % kBlockTokens != 0)
     return false;
   thread_local std::vector<std::byte> records;
   thread_local std::vector<CodeWindow> codes;
   HeadView head = task.head;
-  head.window.tokens = kTokens;
+  head.window.tokens = kBlockTokens;
   const std::size_t bytes = codec->window_bytes(window), part_bytes = codec->window_bytes(head.window);
   const int n = task.range.end - task.range.begin;
-  records.resize(static_cast<std::size_t>(n / kTokens) * part_bytes);
+  records.resize(static_cast<std::size_t>(n / kBlockTokens) * part_bytes);
   codes.clear();
-  for (int token = task.range.begin; token < task.range.end; token += kTokens) {
+  for (int token = task.range.begin; token < task.range.end; token += kBlockTokens) {
     const CodeWindow& whole = task.head.codes[static_cast<std::size_t>(token / window.tokens)];
     const std::span<std::byte> part = std::span(records).subspan(codes.size() * part_bytes, part_bytes);
     codec->cut(window, {whole.record, bytes}, token % window.tokens, part);
     codes.push_back({part.data(), whole.position + token % window.tokens});
   }
   head.codes = codes;
-  return kernels.decode_codes_fast(
-      {task.shape, head, {0, n, true}, task.query, task.scale, task.weights, task.weight_stride, task.out});
+  return read_codes(
+      kernels, {task.shape, head, {0, n, true}, task.query, task.scale, task.weights, task.weight_stride, task.out});
 }
 
 }  // namespace
@@ -54,9 +58,7 @@ void attend_decode(const HeadShape& shape, const HeadView& head, const TokenRang
   const KernelTable& kernels = active_kernels();
   const DecodeTask task{shape, head, range, query.data(), scale, weights.data(), weight_stride, out};
   if (!range.codes) return kernels.decode_f16(task);
-  for (const auto reads_codes : {kernels.decode_codes_fast, kernels.decode_blocks, kernels.decode_kivi})
-    if (reads_codes != nullptr && reads_codes(task)) return;
-  if (attend_cut(kernels, task)) return;
+  if (read_codes(kernels, task) || read_cut_codes(kernels, task)) return;
   kernels.decode_codes(task);
 }
 

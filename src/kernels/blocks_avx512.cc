@@ -414,20 +414,8 @@ bool decode_blocks_avx512(const DecodeTask& task) {
   if (task.head.codec == nullptr || shape.key_dim > kMaxDim || shape.value_dim > kMaxDim || shape.group > kMaxGroup ||
       task.range.begin == task.range.end)
     return false;
-  const BlockKind* kind = block_kind(*task.head.codec);
-  if (kind == nullptr) return false;
-  switch (kind->type) {
-    case BlockType::q8_0:
-      decode_type<BlockType::q8_0>(task, kind->rotated);
-      return true;
-    case BlockType::q4_0:
-      decode_type<BlockType::q4_0>(task, kind->rotated);
-      return true;
-    case BlockType::q4_1:
-      decode_type<BlockType::q4_1>(task, kind->rotated);
-      return true;
-  }
-  return false;
+  return with_block_type(*task.head.codec,
+                         [&](auto type, bool rotated) { decode_type<decltype(type)::value>(task, rotated); });
 }
 
 }  // namespace qevict

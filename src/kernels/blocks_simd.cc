@@ -9,7 +9,6 @@
 
 #include "codec/block32.h"
 #include "codec/hadamard.h"
-#include "kernels/prefetch.h"
 #include "kernels/simd_kernels.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -25,6 +24,7 @@ namespace qevict {
 namespace HWY_NAMESPACE {
 
 #if QEVICT_CODED_VALUES
+static_assert(kBlock == kBlockChannels);
 
 // The key rows or value rows of a range, a tile at a time, with their scales and minima.
 template <BlockType kType>
@@ -49,7 +49,7 @@ class CodedRows {
     for (; count < kTile && token_ < task_.range.end; ++count, ++token_) {
       const std::byte* record = task_.head.codes[window].record;
       rows_[count] = record + (keys_ ? layout_.key_row(within) : layout_.value_row(within));
-      if (keys_ && within == 0) touch(window);
+      if (keys_ && within == 0) prefetch_record(task_, window + windows_ahead_, layout_.bytes());
       if (++within == window_tokens) {
         within = 0;
         ++window;
@@ -79,12 +79,6 @@ class CodedRows {
   const float* minima(int block) const { return kType == BlockType::q4_1 ? minima_ + block * kTile : nullptr; }
 
  private:
-  // Whole records while keys are read, in order; their values then wait in the second cache.
-  HWY_INLINE void touch(int window) const {
-    const auto ahead = static_cast<std::size_t>(window + windows_ahead_);
-    if (ahead >= task_.head.codes.size()) return;
-    prefetch(task_.head.codes[ahead].record, layout_.bytes());
-  }
   const DecodeTask& task_;
   bool keys_;
   Block32Layout layout_;
@@ -125,8 +119,7 @@ HWY_NOINLINE void tile_logits(const CodedRows<kType>& rows, int first, const Rou
     }
     const VF scales = hn::LoadU(df, rows.scales(b) + first);
     for (int g = 0; g < kHeads; ++g) {
-      const V32 dots = hn::Add(hn::ConcatLowerLower(D32(), quads[1][g], quads[0][g]),
-                               hn::ConcatUpperUpper(D32(), quads[1][g], quads[0][g]));
+      const V32 dots = whole_sums(quads[0][g], quads[1][g]);
       const int at = g * rows.blocks() + b;
       logits[g] = hn::MulAdd(hn::ConvertTo(df, dots), hn::Mul(scales, hn::Set(df, query.units[at])), logits[g]);
       if constexpr (kType == BlockType::q4_1)
@@ -202,30 +195,17 @@ void DecodeBlockType(const DecodeTask& task, bool rotated) {
 bool DecodeBlocks(const DecodeTask& task) {
   constexpr int kMaxDim = kMaxBlocks * kBlockChannels;
   if (task.head.codec == nullptr || task.shape.key_dim > kMaxDim || task.shape.value_dim > kMaxDim) return false;
-  const BlockKind* kind = block_kind(*task.head.codec);
-  if (kind == nullptr) return false;
-  switch (kind->type) {
-    case BlockType::q8_0:
-      DecodeBlockType<BlockType::q8_0>(task, kind->rotated);
-      return true;
-    case BlockType::q4_0:
-      DecodeBlockType<BlockType::q4_0>(task, kind->rotated);
-      return true;
-    case BlockType::q4_1:
-      DecodeBlockType<BlockType::q4_1>(task, kind->rotated);
-      return true;
-  }
-  return false;
+  return with_block_type(*task.head.codec, [&](auto type, bool rotated)
+                                               HWY_ATTR { DecodeBlockType<decltype(type)::value>(task, rotated); });
 }
+
+CodeReader DecodeBlocksTable() { return &DecodeBlocks; }
 
 #else
 
-bool DecodeBlocks(const DecodeTask&) { return false; }
+CodeReader DecodeBlocksTable() { return nullptr; }  // nothing here reads codes
 
 #endif
-
-using DecodeBlocksFunction = bool (*)(const DecodeTask& task);
-DecodeBlocksFunction DecodeBlocksTable() { return &DecodeBlocks; }
 
 // NOLINTNEXTLINE(google-readability-namespace-comments)
 }  // namespace HWY_NAMESPACE
@@ -236,7 +216,7 @@ HWY_AFTER_NAMESPACE();
 namespace qevict {
 
 HWY_EXPORT(DecodeBlocksTable);
-bool (*highway_blocks())(const DecodeTask& task) { return HWY_DYNAMIC_DISPATCH(DecodeBlocksTable)(); }
+CodeReader highway_blocks() { return HWY_DYNAMIC_DISPATCH(DecodeBlocksTable)(); }
 
 }  // namespace qevict
 #endif

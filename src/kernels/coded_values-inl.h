@@ -13,6 +13,8 @@
 #include <cstring>
 
 #include "hwy/highway.h"
+#include "kernels/kernel_table.h"
+#include "kernels/prefetch.h"
 #include "kernels/simd_math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -53,6 +55,18 @@ HWY_INLINE V32 half_sums(V32 a, V32 b, V32 c, V32 e) {
   const auto ab64 = hn::BitCast(wide, ab), ce64 = hn::BitCast(wide, ce);
   return hn::Add(hn::BitCast(d, hn::InterleaveLower(wide, ab64, ce64)),
                  hn::BitCast(d, hn::InterleaveUpper(wide, ab64, ce64)));
+}
+
+// The sums of tokens 0 .. 3 and of 4 .. 7 as half_sums() leaves them, whole and in order.
+HWY_INLINE V32 whole_sums(V32 first, V32 second) {
+  const D32 d;
+  return hn::Add(hn::ConcatLowerLower(d, second, first), hn::ConcatUpperUpper(d, second, first));
+}
+
+// A whole record, if there is such a window, while keys are read in order: its values then wait in the second cache.
+HWY_INLINE void prefetch_record(const DecodeTask& task, int window, std::size_t bytes) {
+  if (static_cast<std::size_t>(window) < task.head.codes.size())
+    prefetch(task.head.codes[static_cast<std::size_t>(window)].record, bytes);
 }
 
 struct TileWeights {

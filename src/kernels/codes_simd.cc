@@ -353,14 +353,13 @@ bool DecodeCodes16(const DecodeTask& task) {
   return true;
 }
 
+CodeReader DecodeCodes16Table() { return &DecodeCodes16; }
+
 #else
 
-bool DecodeCodes16(const DecodeTask&) { return false; }
+CodeReader DecodeCodes16Table() { return nullptr; }  // nothing here reads codes
 
 #endif
-
-using DecodeCodes16Function = bool (*)(const DecodeTask& task);
-DecodeCodes16Function DecodeCodes16Table() { return &DecodeCodes16; }
 
 // NOLINTNEXTLINE(google-readability-namespace-comments)
 }  // namespace HWY_NAMESPACE
@@ -371,7 +370,7 @@ HWY_AFTER_NAMESPACE();
 namespace qevict {
 
 HWY_EXPORT(DecodeCodes16Table);
-bool (*highway_codes16())(const DecodeTask& task) { return HWY_DYNAMIC_DISPATCH(DecodeCodes16Table)(); }
+CodeReader highway_codes16() { return HWY_DYNAMIC_DISPATCH(DecodeCodes16Table)(); }
 
 }  // namespace qevict
 #endif

@@ -1,6 +1,7 @@
 // What one SIMD target provides: coarse functions over views, chosen once. Internal to the kernels.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -82,15 +83,15 @@ struct RowsTask {
   float scale;
 };
 
+// Attention over codes as they lie, of some codecs and shapes; returns false, having done nothing, for others.
+using CodeReader = bool (*)(const DecodeTask& task);
+
 struct KernelTable {
   std::string_view name;
   void (*decode_f16)(const DecodeTask& task);
   void (*decode_codes)(const DecodeTask& task);  // any codec
-  // Those that read the codes of some codecs and shapes directly; each returns false, having done nothing, for others.
-  // May be null.
-  bool (*decode_codes_fast)(const DecodeTask& task);
-  bool (*decode_blocks)(const DecodeTask& task);  // codec/block32.h
-  bool (*decode_kivi)(const DecodeTask& task);    // codec/kivi.h
+  // Tried in this order before decode_codes; null: none.
+  std::array<CodeReader, 3> read_codes;
   WindowDecoder decode_window;
   PrefillKernels prefill;
   void (*attend_rows)(const RowsTask& task);

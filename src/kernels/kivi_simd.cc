@@ -7,7 +7,6 @@
 #include <span>
 
 #include "codec/kivi.h"
-#include "kernels/prefetch.h"
 #include "kernels/simd_kernels.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -36,18 +35,12 @@ class Groups {
     if (token_ >= task_.range.end) return nullptr;
     const int window_tokens = layout_.shape.tokens;
     const int window = token_ / window_tokens, group = token_ % window_tokens / kKiviGroup;
-    if (ahead_ && group == 0) touch(window + kTokensAhead / window_tokens + 1);
+    if (ahead_ && group == 0) prefetch_record(task_, window + kTokensAhead / window_tokens + 1, layout_.bytes());
     token_ += kKiviGroup;
     return task_.head.codes[window].record + group * layout_.group_bytes();
   }
 
  private:
-  // Whole records while keys are read; their values then wait in the second cache.
-  HWY_INLINE void touch(int window) const {
-    if (static_cast<std::size_t>(window) < task_.head.codes.size())
-      prefetch(task_.head.codes[window].record, layout_.bytes());
-  }
-
   const DecodeTask& task_;
   const KiviLayout& layout_;
   bool ahead_;
@@ -128,8 +121,7 @@ HWY_NOINLINE void group_logits(const std::byte* key_codes, const std::int16_t* q
     quad_sums<kBits>(key_codes, t / 4, queries, dim, low);
     quad_sums<kBits>(key_codes, t / 4 + 1, queries, dim, high);
     for (int g = 0; g < kHeads; ++g) {
-      const V32 dots =
-          hn::Add(hn::ConcatLowerLower(D32(), high[g], low[g]), hn::ConcatUpperUpper(D32(), high[g], low[g]));
+      const V32 dots = whole_sums(low[g], high[g]);
       const VF logits =
           hn::MulAdd(hn::ConvertTo(df, dots), hn::Set(df, query[g].unit), hn::Set(df, query[g].from_zeros));
       hn::StoreU(logits, df, out + g * stride + t);
@@ -239,14 +231,13 @@ bool DecodeKivi(const DecodeTask& task) {
   return true;
 }
 
+CodeReader DecodeKiviTable() { return &DecodeKivi; }
+
 #else
 
-bool DecodeKivi(const DecodeTask&) { return false; }
+CodeReader DecodeKiviTable() { return nullptr; }  // nothing here reads codes
 
 #endif
-
-using DecodeKiviFunction = bool (*)(const DecodeTask& task);
-DecodeKiviFunction DecodeKiviTable() { return &DecodeKivi; }
 
 // NOLINTNEXTLINE(google-readability-namespace-comments)
 }  // namespace HWY_NAMESPACE
@@ -257,7 +248,7 @@ HWY_AFTER_NAMESPACE();
 namespace qevict {
 
 HWY_EXPORT(DecodeKiviTable);
-bool (*highway_kivi())(const DecodeTask& task) { return HWY_DYNAMIC_DISPATCH(DecodeKiviTable)(); }
+CodeReader highway_kivi() { return HWY_DYNAMIC_DISPATCH(DecodeKiviTable)(); }
 
 }  // namespace qevict
 #endif

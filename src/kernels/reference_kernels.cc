@@ -66,10 +66,13 @@ void attend_rows(const RowsTask& task) {
 }  // namespace
 
 const KernelTable& reference_kernels() {
-  static const KernelTable table{
-      "reference", &decode, &decode, nullptr,
-      nullptr,     nullptr, nullptr, {8, &packed_bytes, &scratch_floats, &pack, &stripe, true},
-      &attend_rows};
+  static const KernelTable table{.name = "reference",
+                                 .decode_f16 = &decode,
+                                 .decode_codes = &decode,
+                                 .read_codes = {},
+                                 .decode_window = nullptr,
+                                 .prefill = {8, &packed_bytes, &scratch_floats, &pack, &stripe, true},
+                                 .attend_rows = &attend_rows};
   return table;
 }
 

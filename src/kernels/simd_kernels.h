@@ -14,10 +14,9 @@ struct DecodeKernels {
 // Of the target that Highway's dispatch has chosen at this moment.
 DecodeKernels highway_decode_kernels();
 PrefillKernels highway_prefill_kernels();
-// Read codes of some codecs and shapes directly; return false, having done nothing, for others.
-bool (*highway_codes16())(const DecodeTask& task);
-bool (*highway_blocks())(const DecodeTask& task);
-bool (*highway_kivi())(const DecodeTask& task);
+CodeReader highway_codes16();
+CodeReader highway_blocks();
+CodeReader highway_kivi();
 void (*highway_rows())(const RowsTask& task);
 
 }  // namespace qevict

@@ -23,8 +23,13 @@ std::vector<KernelTable> highway_tables() {
     hwy::GetChosenTarget().Update(target);
     const DecodeKernels decode = highway_decode_kernels();
     const PrefillKernels prefill = highway_prefill_kernels();
-    tables.push_back({hwy::TargetName(target), decode.f16, decode.codes, highway_codes16(), highway_blocks(),
-                      highway_kivi(), decode.window, prefill, highway_rows()});
+    tables.push_back({hwy::TargetName(target),
+                      decode.f16,
+                      decode.codes,
+                      {highway_codes16(), highway_blocks(), highway_kivi()},
+                      decode.window,
+                      prefill,
+                      highway_rows()});
   }
   hwy::SetSupportedTargetsForTest(0);
   hwy::GetChosenTarget().DeInit();
@@ -46,7 +51,7 @@ struct Targets {
     if (avx3 != tables.end() && cpu_has_avx512_vnni()) {
       KernelTable vnni = *avx3;
       vnni.name = "AVX3_VNNI";
-      vnni.decode_codes_fast = &codes_avx512;
+      vnni.read_codes[0] = &codes_avx512;
       KernelTable amx = vnni;
       amx.name = "AVX3_AMX";
       amx.prefill = amx_prefill_kernels();
